@@ -1,0 +1,71 @@
+// Keys and bytes. Knows nothing of templates, compilers or drivers.
+//
+// Two keys. The request key names what was asked (canonical shape + variant + template digest + ABI number + compile target) and
+// needs no compiler; the build key names what was compiled (source bytes, ordered options, target, NVRTC version and build id).
+// man/ maps request -> build, obj/ holds the entries. See ARCHITECTURE.md for the directory.
+#ifndef DRAFTWOOD_CACHE_H
+#define DRAFTWOOD_CACHE_H
+
+#include "core.h"
+
+#define DW__CACHE_SCHEMA 1
+
+typedef struct dw__request_key_input {
+  const char *shape, *variant;  // canonical texts
+  const char *compile_target;   // "sm_120f"
+  dw__digest templates;
+  int abi;                      // layout number of dw_params
+} dw__request_key_input;
+dw__digest dw__request_key(const dw__request_key_input *input);
+
+typedef struct dw__build_key_input {
+  const char *source;
+  size_t source_size;
+  const char *const *options;  // in the order they are passed
+  size_t option_count;
+  const char *compile_target;
+  const char *compiler;        // "nvrtc 13.0.88"
+  const char *compiler_build;  // build id of the shared object, hex; "" if it has none
+} dw__build_key_input;
+dw__digest dw__build_key(const dw__build_key_input *input);
+
+// What an entry holds. `metadata` is a JSON object (shape, variant, target, compiler, resources, compile_ms).
+typedef struct dw__entry {
+  dw__digest request, build;
+  char *metadata;  // 0-terminated
+  void *cubin;
+  size_t cubin_size;
+} dw__entry;
+void dw__entry_free(dw__entry *entry);
+
+typedef struct dw__cache dw__cache;
+typedef void (*dw__warn_fn)(void *user, const char *message);
+
+// directory: NULL = the default rules (DRAFTWOOD_CACHE_DIR, XDG_CACHE_HOME/draftwood, HOME/.cache/draftwood), "" = memory only.
+// Never fails for want of a directory: it then keeps entries in memory and warns once with the reason.
+dw_status dw__cache_open(const char *directory, dw__warn_fn warn, void *user, dw__cache **cache, dw_error *error);
+void dw__cache_close(dw__cache *cache);
+// The directory in use, or NULL with the reason in *why when memory only.
+const char *dw__cache_directory(const dw__cache *cache, const char **why);
+
+// DW_OK with a copy of the entry (free with dw__entry_free), or DW_NOT_FOUND. A damaged entry is DW_NOT_FOUND and is counted.
+dw_status dw__cache_find(dw__cache *cache, const dw__digest *request, dw__entry *entry, dw_error *error);
+// Finds by build key (another request may have produced the same source).
+dw_status dw__cache_find_build(dw__cache *cache, const dw__digest *build, dw__entry *entry, dw_error *error);
+// Publishes atomically. A failure to write is a counter and one warning, never an error; only out of memory is returned.
+dw_status dw__cache_publish(dw__cache *cache, const dw__entry *entry, dw_error *error);
+
+typedef struct dw__cache_stats {
+  uint64_t hits_memory, hits_disk, misses, damaged, publish_failures, published;
+  uint64_t entries, bytes;  // on disk; filled by dw__cache_scan only
+} dw__cache_stats;
+void dw__cache_counters(dw__cache *cache, dw__cache_stats *stats);
+
+// Calls visit for every entry on disk, sorted by file name; entry->cubin may be NULL if !with_cubin. visit returns false to stop.
+// path: the entry's file. damaged: NULL, or why the file cannot be read (entry then has only what its name says).
+typedef bool (*dw__cache_visit)(void *user, const char *path, uint64_t file_size, const dw__entry *entry, const char *damaged);
+dw_status dw__cache_scan(dw__cache *cache, bool with_cubin, dw__cache_visit visit, void *user, dw_error *error);
+// Removes every entry (not the directory itself, not tune/). Returns how many.
+dw_status dw__cache_clear(dw__cache *cache, uint64_t *removed, dw_error *error);
+
+#endif

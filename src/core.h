@@ -1,0 +1,61 @@
+// What every folder shares: error records, memory, text buffers, files, hashing. Depends on nothing but libc and libsodium.
+#ifndef DRAFTWOOD_CORE_H
+#define DRAFTWOOD_CORE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "draftwood.h"
+
+#define DW__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define DW__COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+// ---- errors ---------------------------------------------------------------------------------------------------
+// Fills the record (if any) and returns status, so that a check reads `return dw__fail(e, DW_BAD_SHAPE, "heads", ...)`.
+// The message is made from the parts: "heads: found 0, allowed 1 to 128: <text>".
+dw_status dw__fail(dw_error *error, dw_status status, const char *field, const char *found, const char *allowed,
+                   const char *format, ...) DW__PRINTF(6, 7);
+// The same with `found` printed from an integer.
+dw_status dw__fail_int(dw_error *error, dw_status status, const char *field, long long found, const char *allowed,
+                       const char *format, ...) DW__PRINTF(6, 7);
+// Hands a malloc'ed log to the record (freed if there is no record).
+void dw__error_log(dw_error *error, char *log);
+
+// ---- memory: one door, so that tests can make it fail ---------------------------------------------------------
+void *dw__alloc(size_t size);  // NULL when out of memory
+void *dw__calloc(size_t count, size_t size);
+void *dw__realloc(void *p, size_t size);
+void dw__release(void *p);
+char *dw__strdup(const char *text);
+// Test hook: allocations from the n-th (1-based) on fail; 0 switches it off. Returns allocations made since the last call.
+// Compiled in always, costs one relaxed load.
+long dw__alloc_fail_after(long n);
+
+// ---- text buffer ----------------------------------------------------------------------------------------------
+// Grows as needed; after a failed growth `failed` is set and appends do nothing, so one check at the end is enough.
+typedef struct dw__buf {
+  char *data;  // 0-terminated once anything was appended
+  size_t size, capacity;
+  bool failed;
+} dw__buf;
+void dw__buf_append(dw__buf *buf, const void *data, size_t size);
+void dw__buf_puts(dw__buf *buf, const char *text);
+void dw__buf_printf(dw__buf *buf, const char *format, ...) DW__PRINTF(2, 3);
+void dw__buf_free(dw__buf *buf);
+
+// ---- hashing --------------------------------------------------------------------------------------------------
+typedef struct dw__digest {
+  unsigned char bytes[32];
+} dw__digest;
+dw__digest dw__sha256(const void *data, size_t size);
+void dw__hex(const dw__digest *digest, char text[65]);
+
+// ---- files ----------------------------------------------------------------------------------------------------
+// Whole file into a 0-terminated dw__alloc'ed block. DW_NOT_FOUND or DW_IO.
+dw_status dw__file_read(const char *path, char **data, size_t *size, dw_error *error);
+
+double dw__seconds(void);  // monotonic
+
+#endif

@@ -1,0 +1,282 @@
+// draftwood: tree-verify attention kernels for speculative decoding, made to order for one shape.
+//
+// The chain: shape -> variant -> source -> cubin -> cache -> kernel -> launch. A shape says what is asked, a variant what was
+// chosen for it; the source is a pure function of both; a cubin is the compiled source for one target; a kernel is a loaded
+// cubin. dw_kernel_get walks the whole chain; each step is a function of its own below, in that order.
+//
+// Threads: a context may be used from many threads at once. Functions that take a `dw_error *` accept NULL there. No function
+// prints, aborts or ends the process. Nothing here needs a GPU before dw_kernel_get.
+#ifndef DRAFTWOOD_H
+#define DRAFTWOOD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DW_VERSION "0.1.0"
+
+#if defined(DRAFTWOOD_BUILD) || defined(__GNUC__)
+#define DW_API __attribute__((visibility("default")))
+#else
+#define DW_API
+#endif
+
+// ---- errors ---------------------------------------------------------------------------------------------------
+
+// X(name, text). DW_OK is 0.
+#define DW_STATUS_MAP(X)                                                        \
+  X(OK, "done")                                                                 \
+  X(BAD_ARGUMENT, "an argument is wrong")                                       \
+  X(BAD_SHAPE, "the shape is not valid")                                        \
+  X(NOT_APPLICABLE, "the variant cannot serve this shape")                      \
+  X(UNSUPPORTED_TARGET, "no template or compiler serves this target")           \
+  X(OUT_OF_MEMORY, "out of memory")                                             \
+  X(TEMPLATE, "a template failed")                                              \
+  X(NO_COMPILER, "NVRTC 12.9 or newer was not found")                           \
+  X(COMPILE, "the kernel did not compile")                                      \
+  X(NO_DRIVER, "the CUDA driver was not found")                                 \
+  X(DRIVER, "the CUDA driver reported an error")                                \
+  X(BAD_CUBIN, "the cubin is damaged")                                          \
+  X(WRONG_ARCH, "the cubin is for another GPU architecture")                    \
+  X(IO, "a file could not be read or written")                                  \
+  X(NOT_FOUND, "not found")                                                     \
+  X(FROZEN, "not prepared before dw_freeze")                                    \
+  X(HOST_EXECUTION, "host execution found a fault")                             \
+  X(WRONG_RESULT, "the result differs from the oracle")                         \
+  X(INTERNAL, "internal error")
+
+typedef enum dw_status {
+#define X(name, text) DW_##name,
+  DW_STATUS_MAP(X)
+#undef X
+} dw_status;
+
+// What went wrong, with its evidence. Unused parts are empty strings. `log` (a compiler log) is owned by the error.
+typedef struct dw_error {
+  dw_status status;
+  char field[48];    // the argument, field or file it is about
+  char found[192];   // what was there
+  char allowed[256]; // what would have been right
+  char message[640]; // one sentence that says all of the above
+  char *log;         // compiler or interpreter log, or NULL
+} dw_error;
+
+DW_API const char *dw_status_name(dw_status status);
+DW_API const char *dw_status_text(dw_status status);
+// Frees the log and empties the record. An error record must start zeroed (`dw_error e = {0};`).
+DW_API void dw_error_clear(dw_error *error);
+DW_API const char *dw_version(void);
+
+// ---- shape: what is asked -------------------------------------------------------------------------------------
+
+typedef enum dw_attention { DW_MLA, DW_GQA } dw_attention;
+typedef enum dw_dtype { DW_BF16, DW_F16, DW_F32 } dw_dtype;
+
+typedef struct dw_shape {
+  dw_attention attention;
+  int heads;        // query heads on this GPU, 1 to 128
+  int kv_heads;     // 1 for MLA
+  int width;        // most draft tokens a request may bring, 1 to 1025
+  int head_dim_qk;  // MLA: latent + rope, 576 for DeepSeek-type models
+  int head_dim_v;   // MLA: latent, 512; V is the first head_dim_v elements of a token's record
+  int page;         // tokens a page: 1 or a multiple of 16
+  dw_dtype q, kv, out;
+  int target;       // device class: 120 for sm_120, 90 for sm_90
+  int limits;       // 0: the target's own; 120: at most what sm_120 has
+} dw_shape;
+
+#define DW_TEXT_MAX 256
+
+// Text form, e.g. "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=bf16,target=sm_120,limits=native". Fields may come in any order and
+// have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). Printing gives the canonical form.
+// A text that starts with a preset's name may override fields: "kimi-k2.6-tp8,t=17".
+DW_API dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error);
+// Writes at most n bytes with the closing 0; returns the length the whole text has.
+DW_API size_t dw_shape_print(const dw_shape *shape, char *text, size_t n);
+DW_API dw_status dw_shape_check(const dw_shape *shape, dw_error *error);
+
+// Presets: names and shapes of well-known models at a tensor-parallel degree.
+DW_API size_t dw_preset_count(void);
+DW_API const char *dw_preset_name(size_t i);
+DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *error);
+
+// ---- variant: what is chosen ----------------------------------------------------------------------------------
+
+typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT } dw_family;
+typedef enum dw_combine { DW_COMBINE_NONE, DW_COMBINE_FEW, DW_COMBINE_MANY } dw_combine;
+
+// One member a line of variant.def, where each is described.
+typedef struct dw_variant {
+#define DW_PARAM(name, kind, least, most, normal, help) int name;
+#include "draftwood_variant.def"
+#undef DW_PARAM
+} dw_variant;
+
+// Text form, e.g. "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=72,checked=0".
+DW_API dw_status dw_variant_parse(const char *text, dw_variant *variant, dw_error *error);
+DW_API size_t dw_variant_print(const dw_variant *variant, char *text, size_t n);
+
+// Can this variant serve this shape? A pure function: no device, no file. DW_OK, or DW_NOT_APPLICABLE with the reason.
+DW_API dw_status dw_variant_applicable(const dw_shape *shape, const dw_variant *variant, dw_error *error);
+
+// What a launch will look like; host integers only. They fix the grid and the workspace.
+typedef struct dw_bounds {
+  size_t size;       // sizeof(dw_bounds)
+  int batch;         // most requests
+  int total_q;       // most rows of q in all (0: batch x width)
+  int kv_len;        // most tokens a request, drafts included
+  int sm_count;      // multiprocessors of the GPU (0: of the current device, or the target's usual count without one)
+  int split_tokens;  // 0: AUTO, the split is chosen on the device; else FIXED: tokens a KV range, a multiple of 16, batch-invariant
+} dw_bounds;
+
+// The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable.
+DW_API dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant, dw_error *error);
+// Enumerates every variant the table can return for this shape, i = 0, 1, ...; DW_NOT_FOUND past the end.
+DW_API dw_status dw_variant_enumerate(const dw_shape *shape, size_t i, dw_variant *variant);
+// Compile target, e.g. "sm_120f", that (shape, variant) needs.
+DW_API dw_status dw_compile_target(const dw_shape *shape, const dw_variant *variant, char text[16], dw_error *error);
+// Dynamic shared memory of the main kernel in bytes, as predicted from the variant alone.
+DW_API size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant);
+
+// ---- context --------------------------------------------------------------------------------------------------
+
+typedef struct dw_ctx dw_ctx;
+typedef enum dw_log_level { DW_LOG_DEBUG, DW_LOG_INFO, DW_LOG_WARNING } dw_log_level;
+typedef void (*dw_log_fn)(void *user, dw_log_level level, const char *message);
+
+typedef struct dw_options {
+  size_t size;               // sizeof(dw_options)
+  const char *cache_dir;     // NULL: $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else $HOME/.cache/draftwood; "": memory only
+  const char *template_dir;  // NULL: $DRAFTWOOD_TEMPLATES, else the embedded templates
+  const char *nvrtc_path;    // NULL: $DRAFTWOOD_NVRTC, else found by the loader or beside the library
+  const char *driver_path;   // NULL: libcuda.so.1
+  dw_log_fn log;             // NULL: silent
+  void *log_user;
+} dw_options;
+
+// options may be NULL. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
+DW_API dw_status dw_ctx_create(const dw_options *options, dw_ctx **ctx, dw_error *error);
+// Unloads its kernels; no launch may be in flight.
+DW_API void dw_ctx_destroy(dw_ctx *ctx);
+
+// ---- source and cubin -----------------------------------------------------------------------------------------
+
+// The CUDA C++ text; free with dw_free. Same shape, variant and templates: same bytes, in any process.
+DW_API dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **source, size_t *size,
+                                    dw_error *error);
+DW_API void dw_free(void *p);
+
+// Resources of one kernel of a cubin, read from the cubin itself and, for spills, from the compiler's log.
+typedef struct dw_resources {
+  char name[64];
+  int registers;       // a thread
+  int stack_bytes;     // a thread; 0: nothing spilled and no local arrays
+  int shared_static;   // bytes
+  int barriers;        // named barriers
+  int spill_stores;    // bytes; -1: not known (a cubin without its log)
+  int spill_loads;     // bytes; -1: not known
+  int max_threads;
+  int uses_setmaxnreg;
+} dw_resources;
+
+#define DW_KERNELS_MAX 8
+
+typedef struct dw_cubin {
+  const void *data;
+  size_t size;
+  char target[16];         // e.g. "sm_120f"
+  char compiler[32];       // e.g. "nvrtc 13.0.88"
+  char request_key[65];    // hex
+  char build_key[65];      // hex
+  double compile_ms;       // of the compile that made it, not of this call
+  int from_cache;          // 1: no compile in this call
+  int kernel_count;
+  dw_resources kernels[DW_KERNELS_MAX];
+} dw_cubin;
+
+// Through the cache, else generate and compile. Free with dw_cubin_free.
+DW_API dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **cubin, dw_error *error);
+DW_API void dw_cubin_free(dw_cubin *cubin);
+
+typedef struct dw_stats {
+  uint64_t compiles, compile_failures;
+  uint64_t hits_memory, hits_disk, misses;
+  uint64_t damaged, publish_failures;
+} dw_stats;
+DW_API void dw_stats_get(dw_ctx *ctx, dw_stats *stats);
+
+// ---- kernel and launch ----------------------------------------------------------------------------------------
+
+typedef struct dw_kernel dw_kernel;
+
+// The whole chain. variant NULL: dw_variant_choose. The kernel belongs to the context and to the CUDA context that is current
+// in this call; the same request returns the same kernel. Never during stream capture.
+DW_API dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds,
+                               dw_kernel **kernel, dw_error *error);
+DW_API void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant);
+// Bytes of workspace for launches within the kernel's bounds; 256-byte aligned device memory, owned by the caller. It need not
+// be zeroed and may be shared by launches of one stream.
+DW_API size_t dw_workspace_size(const dw_kernel *kernel);
+
+typedef enum dw_addressing { DW_CSR, DW_BLOCK_TABLE } dw_addressing;
+typedef enum dw_mask {
+  DW_MASK_NONE,     // chain: node i sees drafts 0..i
+  DW_MASK_PARENTS,  // int32 [total_q]: a node's parent (local id, smaller than its own), -1 root, -2 dead padding node
+  DW_MASK_BITS      // uint32 [total_q, mask_row_stride]: bit j of row i: i sees draft j. Taken as given, the diagonal too
+} dw_mask;
+
+// One attention call. Device pointers unless said otherwise; strides in elements of their array.
+// Row r of request b is row qo_indptr[b] + r of q, out and the mask. Each row sees the request's whole prefix and, of its
+// drafts, what the mask says. A row that sees nothing gets out 0 and lse -inf.
+typedef struct dw_args {
+  size_t size;                  // sizeof(dw_args)
+  const void *q;                // [total_q, heads, qk], 16-byte aligned rows
+  int64_t q_row_stride;         // 0: heads x q_head_stride
+  int64_t q_head_stride;        // 0: qk
+  void *out;                    // [total_q, heads, v]
+  int64_t out_row_stride;       // 0: heads x out_head_stride
+  int64_t out_head_stride;      // 0: v
+  float *lse;                   // [total_q, heads], or NULL
+  int64_t lse_row_stride;       // 0: heads
+  int lse_base_e;               // 0: base 2, 1: base e
+  const int32_t *qo_indptr;     // [batch + 1], or NULL: `width` rows a request
+  int batch;
+  int total_q;                  // rows of q; 0: batch x width
+  int width;                    // rows a request where qo_indptr is NULL; 0: the shape's
+  const void *kv;               // pool: pages of `page` tokens, a token qk elements wide at least; 16-byte aligned tokens
+  int64_t kv_token_stride;      // 0: qk
+  int64_t kv_page_stride;       // 0: page x kv_token_stride
+  dw_addressing addressing;
+  const int32_t *kv_indptr;     // CSR: [batch + 1]
+  const void *kv_indices;       // CSR: token slots
+  int index64;                  // kv_indices and draft_slots are int64, else int32
+  const void *draft_slots;      // CSR, prefix-only lengths: [total_q] slots of the drafts
+  const int32_t *block_table;   // block table: [batch, table_columns]
+  int64_t block_table_stride;   // 0: table_columns
+  int table_columns;            // block table: pages a row can name
+  const int32_t *kv_len;        // [batch]
+  int lengths_include_drafts;   // 1: kv_len counts prefix and drafts, 0: the prefix only
+  dw_mask mask_kind;
+  const void *mask;             // NULL for DW_MASK_NONE
+  int64_t mask_row_stride;      // BITS: words a row; 0: ceil(width / 32)
+  float softmax_scale;          // multiplies q . k, e.g. 1 / sqrt(192)
+  void *workspace;              // dw_workspace_size bytes
+  size_t workspace_size;
+} dw_args;
+
+// Checks what a host can check. DW_OK or DW_BAD_ARGUMENT with field, found, allowed.
+DW_API dw_status dw_args_check(const dw_kernel *kernel, const dw_args *args, dw_error *error);
+// Enqueues the call on `stream` (a CUstream). Never compiles, allocates, synchronises, reads a file or takes a lock; safe
+// during capture. Lengths, tables, masks and contents may change between replays.
+DW_API dw_status dw_launch(const dw_kernel *kernel, const dw_args *args, void *stream, dw_error *error);
+// Packs a mask of any kind to BITS, once for all layers of a step: args->mask -> bits [total_q, bits_row_stride].
+DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint32_t *bits, int64_t bits_row_stride, void *stream,
+                              dw_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
