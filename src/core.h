@@ -14,7 +14,8 @@
 
 // ---- errors ---------------------------------------------------------------------------------------------------
 // Fills the record (if any) and returns status, so that a check reads `return dw__fail(e, DW_BAD_SHAPE, "heads", ...)`.
-// The message is made from the parts: "heads: found 0, allowed 1 to 128: <text>".
+// The message is made from the parts: "heads: found 0, allowed 1 to 128: <text>". Parts may be NULL. A fresh record: an older
+// log in it is freed, so hand over a log after dw__fail.
 dw_status dw__fail(dw_error *error, dw_status status, const char *field, const char *found, const char *allowed,
                    const char *format, ...) DW__PRINTF(6, 7);
 // The same with `found` printed from an integer.
@@ -29,8 +30,8 @@ void *dw__calloc(size_t count, size_t size);
 void *dw__realloc(void *p, size_t size);
 void dw__release(void *p);
 char *dw__strdup(const char *text);
-// Test hook: allocations from the n-th (1-based) on fail; 0 switches it off. Returns allocations made since the last call.
-// Compiled in always, costs one relaxed load.
+// Test hook: allocations from the n-th (1-based) on fail; 0 switches it off. Returns allocations made since the last call,
+// counted only while it is on (LONG_MAX counts and fails none). Compiled in always, costs one relaxed load.
 long dw__alloc_fail_after(long n);
 
 // ---- text buffer ----------------------------------------------------------------------------------------------
@@ -55,6 +56,10 @@ void dw__hex(const dw__digest *digest, char text[65]);
 // ---- files ----------------------------------------------------------------------------------------------------
 // Whole file into a 0-terminated dw__alloc'ed block. DW_NOT_FOUND or DW_IO.
 dw_status dw__file_read(const char *path, char **data, size_t *size, dw_error *error);
+// The same on an open file, from its position on; more than `limit` bytes are refused (EFBIG). 0 or an errno value.
+int dw__fd_read(int fd, size_t limit, char **data, size_t *size);
+// All of it, through short writes and signals. 0 or an errno value.
+int dw__fd_write(int fd, const void *data, size_t size);
 
 double dw__seconds(void);  // monotonic
 
