@@ -1,0 +1,43 @@
+// What is chosen, as text. Which variant serves which shape is in rule.c.
+#include "field.h"
+
+static const dw__name family_names[] = {{"reference", DW_REFERENCE}, {"split", DW_SPLIT}, {"rowsplit", DW_ROWSPLIT}, {NULL, 0}};
+static const dw__name combine_names[] = {
+  {"none", DW_COMBINE_NONE}, {"few", DW_COMBINE_FEW}, {"many", DW_COMBINE_MANY}, {NULL, 0}};
+#define int_names NULL
+
+static const dw__field variant_fields[] = {
+#define DW_PARAM(name, kind, least, most, normal, help) \
+  {#name, #name, offsetof(dw_variant, name), 0, kind##_names, least, most, 1, 1, NULL},
+#include "draftwood_variant.def"
+#undef DW_PARAM
+};
+
+static const dw_variant normal_variant = {
+#define DW_PARAM(name, kind, least, most, normal, help) .name = normal,
+#include "draftwood_variant.def"
+#undef DW_PARAM
+};
+
+static const dw__fields fields = {variant_fields, DW__COUNT(variant_fields), 1, DW_BAD_ARGUMENT};
+
+// What the text leaves out has its normal value; an empty text is the normal variant.
+dw_status dw_variant_parse(const char *text, dw_variant *variant, dw_error *error) {
+  if (!text || !variant)
+    return dw__fail(error, DW_BAD_ARGUMENT, text ? "variant" : "text", "NULL", "not NULL", "nothing to parse");
+  dw_variant parsed = normal_variant;
+  uint32_t seen = 0;
+  dw_status status = *text ? dw__fields_parse(&fields, text, &parsed, &seen, error) : DW_OK;
+  if (status == DW_OK) status = dw__fields_check(&fields, &parsed, error);
+  if (status == DW_OK) *variant = parsed;
+  return status;
+}
+
+size_t dw_variant_print(const dw_variant *variant, char *text, size_t n) {
+  dw__text out = {text, n, 0};
+  for (size_t i = 0; i < fields.count; i++) {
+    if (i) dw__text_printf(&out, ",");
+    dw__field_print(&variant_fields[i], variant, &out);
+  }
+  return out.size;
+}
