@@ -1,0 +1,750 @@
+// The flow: shape -> variant -> source -> cubin -> cache -> kernel -> launch, one function an arrow. Everything a step needs is
+// in the folders gen, cache and runtime, which do not know one another; this file brings them together.
+#include "draftwood.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "flow.h"
+#include "plan.h"
+
+// ---- context --------------------------------------------------------------------------------------------------
+
+// A build in progress; a second thread that wants the same cubin waits for the first instead of compiling it again.
+typedef struct flight {
+  struct flight *next;
+  dw__digest request;
+} flight;
+
+// A loaded cubin: kernels that differ in their bounds only share it.
+typedef struct loaded {
+  struct loaded *next;
+  dw_shape shape;
+  dw_variant variant;
+  void *cu_context;
+  dw__module *module;
+} loaded;
+
+struct dw_kernel {
+  dw_kernel *next;
+  dw__driver *driver;
+  const loaded *image;
+  dw_bounds bounds;
+  dw__plan plan;
+  dw__launch launches[DW__PLAN_KERNELS];  // as plan.kernels, with their functions
+  dw__launch pack;                        // function NULL where the plan has none
+};
+
+struct dw_ctx {
+  char *template_dir, *nvrtc_path, *driver_path;  // NULL: the usual places
+  dw_log_fn log;
+  void *log_user;
+  dw__cache *cache;
+
+  pthread_mutex_t opening;  // guards the three pointers below while they are NULL
+  dw__gen *gen;
+  dw__nvrtc *nvrtc;
+  dw__driver *driver;
+
+  pthread_mutex_t building;  // guards flights
+  pthread_cond_t landed;
+  flight *flights;
+
+  pthread_mutex_t loading;  // guards the two lists
+  loaded *images;
+  dw_kernel *kernels;
+
+  atomic_uint_least64_t compiles, compile_failures, damaged;
+};
+
+static dw_status no_memory(dw_error *error) {
+  return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+}
+
+static dw_status no_argument(dw_error *error, const char *field) {
+  return dw__fail(error, DW_BAD_ARGUMENT, field, "NULL", "a pointer", "this argument must be given");
+}
+
+static void warn(void *user, const char *message) {
+  dw_ctx *ctx = user;
+  if (ctx->log) ctx->log(ctx->log_user, DW_LOG_WARNING, message);
+}
+
+// Structs that start with their size may come from a caller built against another version: what an older one lacks is 0, and
+// what a newer one adds must be 0, since we do not know what it asks for.
+static dw_status read_sized(const char *name, const void *from, void *to, size_t size, dw_error *error) {
+  size_t given;
+  memcpy(&given, from, sizeof given);
+  if (given < 2 * sizeof given || given > (1u << 16)) {
+    return dw__fail_int(error, DW_BAD_ARGUMENT, name, (long long)given, "its sizeof", "the size field is not set");
+  }
+  for (size_t i = size; i < given; i++) {
+    if (!((const char *)from)[i]) continue;
+    return dw__fail_int(error, DW_BAD_ARGUMENT, name, (long long)given, "zeros past what this version knows",
+                        "this struct comes from a newer draftwood and asks for something unknown to %s", DW_VERSION);
+  }
+  memset(to, 0, size);
+  memcpy(to, from, given < size ? given : size);
+  return DW_OK;
+}
+
+// An option, else an environment variable (where it has one), else NULL. *copy is the context's own.
+static bool setting(const char *option, const char *variable, char **copy) {
+  const char *value = option ? option : getenv(variable);
+  if (!value || !*value) return true;
+  *copy = dw__strdup(value);
+  return *copy != NULL;
+}
+
+dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *error) {
+  if (!result) return no_argument(error, "ctx");
+  *result = NULL;
+  dw_options options = {.size = sizeof options};
+  dw_status status = given ? read_sized("options", given, &options, sizeof options, error) : DW_OK;
+  if (status) return status;
+  dw_ctx *ctx = dw__calloc(1, sizeof *ctx);
+  if (!ctx) return no_memory(error);
+  ctx->log = options.log;
+  ctx->log_user = options.log_user;
+  pthread_mutex_init(&ctx->opening, NULL);
+  pthread_mutex_init(&ctx->building, NULL);
+  pthread_mutex_init(&ctx->loading, NULL);
+  pthread_cond_init(&ctx->landed, NULL);
+  if (!setting(options.template_dir, "DRAFTWOOD_TEMPLATES", &ctx->template_dir) ||
+      !setting(options.nvrtc_path, "DRAFTWOOD_NVRTC", &ctx->nvrtc_path) ||
+      !setting(options.driver_path, "DRAFTWOOD_DRIVER", &ctx->driver_path)) {
+    status = no_memory(error);
+  } else {
+    status = dw__cache_open(options.cache_dir, warn, ctx, &ctx->cache, error);
+  }
+  if (status) {
+    dw_ctx_destroy(ctx);
+    return status;
+  }
+  *result = ctx;
+  return DW_OK;
+}
+
+static void unload_all(dw_ctx *ctx) {
+  for (dw_kernel *kernel = ctx->kernels, *next; kernel; kernel = next) {
+    next = kernel->next;
+    dw__release(kernel);
+  }
+  for (loaded *image = ctx->images, *next; image; image = next) {
+    next = image->next;
+    dw__module_unload(image->module);
+    dw__release(image);
+  }
+}
+
+void dw_ctx_destroy(dw_ctx *ctx) {
+  if (!ctx) return;
+  unload_all(ctx);
+  if (ctx->driver) dw__driver_close(ctx->driver);
+  if (ctx->nvrtc) dw__nvrtc_close(ctx->nvrtc);
+  if (ctx->gen) dw__gen_close(ctx->gen);
+  if (ctx->cache) dw__cache_close(ctx->cache);
+  pthread_cond_destroy(&ctx->landed);
+  pthread_mutex_destroy(&ctx->loading);
+  pthread_mutex_destroy(&ctx->building);
+  pthread_mutex_destroy(&ctx->opening);
+  dw__release(ctx->template_dir);
+  dw__release(ctx->nvrtc_path);
+  dw__release(ctx->driver_path);
+  dw__release(ctx);
+}
+
+dw__cache *dw__ctx_cache(dw_ctx *ctx) { return ctx->cache; }
+
+dw_status dw__ctx_gen(dw_ctx *ctx, dw__gen **gen, dw_error *error) {
+  pthread_mutex_lock(&ctx->opening);
+  dw_status status = ctx->gen ? DW_OK : dw__gen_open(ctx->template_dir, &ctx->gen, error);
+  *gen = ctx->gen;
+  pthread_mutex_unlock(&ctx->opening);
+  return status;
+}
+
+dw_status dw__ctx_nvrtc(dw_ctx *ctx, dw__nvrtc **nvrtc, dw_error *error) {
+  pthread_mutex_lock(&ctx->opening);
+  dw_status status = ctx->nvrtc ? DW_OK : dw__nvrtc_open(ctx->nvrtc_path, &ctx->nvrtc, error);
+  *nvrtc = ctx->nvrtc;
+  pthread_mutex_unlock(&ctx->opening);
+  return status;
+}
+
+dw_status dw__ctx_driver(dw_ctx *ctx, dw__driver **driver, dw_error *error) {
+  pthread_mutex_lock(&ctx->opening);
+  dw_status status = ctx->driver ? DW_OK : dw__driver_open(ctx->driver_path, &ctx->driver, error);
+  *driver = ctx->driver;
+  pthread_mutex_unlock(&ctx->opening);
+  return status;
+}
+
+void dw__ctx_use_nvrtc(dw_ctx *ctx, dw__nvrtc *nvrtc) {
+  if (ctx->nvrtc) dw__nvrtc_close(ctx->nvrtc);
+  ctx->nvrtc = nvrtc;
+}
+
+void dw__ctx_use_driver(dw_ctx *ctx, dw__driver *driver) {
+  if (ctx->driver) dw__driver_close(ctx->driver);
+  ctx->driver = driver;
+}
+
+void dw_stats_get(dw_ctx *ctx, dw_stats *stats) {
+  if (!stats) return;
+  memset(stats, 0, sizeof *stats);
+  if (!ctx) return;
+  dw__cache_stats counted = {0};
+  dw__cache_counters(ctx->cache, &counted);
+  *stats = (dw_stats){
+    .compiles = atomic_load(&ctx->compiles),
+    .compile_failures = atomic_load(&ctx->compile_failures),
+    .hits_memory = counted.hits_memory,
+    .hits_disk = counted.hits_disk,
+    .misses = counted.misses,
+    .damaged = counted.damaged + atomic_load(&ctx->damaged),
+    .publish_failures = counted.publish_failures,
+  };
+}
+
+// ---- shape, variant -> source ---------------------------------------------------------------------------------
+
+static const char *dtype_text(dw_dtype type) { return type == DW_BF16 ? "bf16" : type == DW_F16 ? "fp16" : "fp32"; }
+
+#define PARAMS_MAX 64
+
+// The variant's parameters are cut out of its canonical text "name=value,...", so that variant.def stays their only list.
+// Numbers go over as integers, the named values of `family` and `combine` as text. `text` is cut in place.
+static size_t variant_params(char *text, dw__gen_param *params) {
+  size_t count = 0;
+  char *rest = NULL;
+  for (char *item = strtok_r(text, ",", &rest); item && count < PARAMS_MAX; item = strtok_r(NULL, ",", &rest)) {
+    char *value = strchr(item, '='), *end = NULL;
+    if (!value) continue;
+    *value++ = 0;
+    long long integer = strtoll(value, &end, 10);
+    params[count++] = (dw__gen_param){item, *end ? value : NULL, *end ? 0 : integer};
+  }
+  return count;
+}
+
+static size_t shape_params(const dw_shape *shape, dw__gen_param *params) {
+  const dw__gen_param list[] = {
+    {"attention", shape->attention == DW_MLA ? "mla" : "gqa", 0},
+    {"heads", NULL, shape->heads},
+    {"kv_heads", NULL, shape->kv_heads},
+    {"width", NULL, shape->width},
+    {"head_dim_qk", NULL, shape->head_dim_qk},
+    {"head_dim_v", NULL, shape->head_dim_v},
+    {"page", NULL, shape->page},
+    {"q", dtype_text(shape->q), 0},
+    {"kv", dtype_text(shape->kv), 0},
+    {"out", dtype_text(shape->out), 0},
+    {"target", NULL, shape->target},
+    {"limits", NULL, shape->limits},
+  };
+  memcpy(params, list, sizeof list);
+  return DW__COUNT(list);
+}
+
+// Shape and variant, checked and as canonical text.
+typedef struct request {
+  const dw_shape *shape;
+  const dw_variant *variant;
+  char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX];
+  char target[16];  // compile target
+  dw__digest key;
+} request;
+
+static dw_status request_check(const dw_shape *shape, const dw_variant *variant, request *ask, dw_error *error) {
+  if (!shape) return no_argument(error, "shape");
+  if (!variant) return no_argument(error, "variant");
+  dw_status status = dw_shape_check(shape, error);
+  if (!status) status = dw_variant_applicable(shape, variant, error);
+  if (!status) status = dw_compile_target(shape, variant, ask->target, error);
+  if (status) return status;
+  ask->shape = shape;
+  ask->variant = variant;
+  dw_shape_print(shape, ask->shape_text, sizeof ask->shape_text);
+  dw_variant_print(variant, ask->variant_text, sizeof ask->variant_text);
+  return DW_OK;
+}
+
+static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t *size, dw_error *error) {
+  dw__gen *gen;
+  dw_status status = dw__ctx_gen(ctx, &gen, error);
+  if (status) return status;
+  char text[DW_TEXT_MAX];
+  memcpy(text, ask->variant_text, sizeof text);
+  dw__gen_param params[PARAMS_MAX];
+  size_t count = shape_params(ask->shape, params);
+  count += variant_params(text, params + count);
+  return dw__gen_render(gen, "verify", params, count, source, size, error);
+}
+
+dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **source, size_t *size,
+                             dw_error *error) {
+  if (!ctx || !source) return no_argument(error, ctx ? "source" : "ctx");
+  request ask;
+  size_t length;
+  *source = NULL;
+  dw_status status = request_check(shape, variant, &ask, error);
+  return status ? status : generate(ctx, &ask, source, size ? size : &length, error);
+}
+
+// ---- cache entry <-> cubin ------------------------------------------------------------------------------------
+
+// The integer members of a kernel's record, once for both directions.
+#define RESOURCE_FIELDS(X) \
+  X(registers) X(stack_bytes) X(shared_static) X(barriers) X(spill_stores) X(spill_loads) X(max_threads) X(uses_setmaxnreg)
+
+static json_t *resources_json(const dw_cubin *cubin) {
+  json_t *list = json_array();
+  for (int i = 0; i < cubin->kernel_count; i++) {
+    const dw_resources *kernel = &cubin->kernels[i];
+    json_t *object = json_pack("{s:s}", "name", kernel->name);
+#define X(field) json_object_set_new(object, #field, json_integer(kernel->field));
+    RESOURCE_FIELDS(X)
+#undef X
+    json_array_append_new(list, object);
+  }
+  return list;
+}
+
+dw_status dw__metadata_print(const dw_cubin *cubin, const char *shape, const char *variant, char **text, dw_error *error) {
+  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:f, s:o}", "shape", shape, "variant", variant, "target", cubin->target,
+                             "compiler", cubin->compiler, "compile_ms", cubin->compile_ms, "kernels", resources_json(cubin));
+  char *dump = object ? json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+  json_decref(object);
+  *text = dump ? dw__strdup(dump) : NULL;
+  free(dump);
+  return *text ? DW_OK : no_memory(error);
+}
+
+static bool resources_read(json_t *object, dw_resources *kernel) {
+  const char *name = json_string_value(json_object_get(object, "name"));
+  if (!name) return false;
+  snprintf(kernel->name, sizeof kernel->name, "%s", name);
+#define X(field)                                                    \
+  if (!json_is_integer(json_object_get(object, #field))) return false; \
+  kernel->field = (int)json_integer_value(json_object_get(object, #field));
+  RESOURCE_FIELDS(X)
+#undef X
+  return true;
+}
+
+static bool metadata_fill(json_t *object, dw_cubin *cubin) {
+  const char *target = json_string_value(json_object_get(object, "target"));
+  const char *compiler = json_string_value(json_object_get(object, "compiler"));
+  json_t *kernels = json_object_get(object, "kernels");
+  if (!target || !compiler || !json_is_array(kernels) || json_array_size(kernels) > DW_KERNELS_MAX) return false;
+  snprintf(cubin->target, sizeof cubin->target, "%s", target);
+  snprintf(cubin->compiler, sizeof cubin->compiler, "%s", compiler);
+  cubin->compile_ms = json_number_value(json_object_get(object, "compile_ms"));
+  cubin->kernel_count = (int)json_array_size(kernels);
+  for (int i = 0; i < cubin->kernel_count; i++) {
+    if (!resources_read(json_array_get(kernels, (size_t)i), &cubin->kernels[i])) return false;
+  }
+  return true;
+}
+
+dw_status dw__metadata_read(const char *text, dw_cubin *cubin, dw_error *error) {
+  json_t *object = json_loads(text, 0, NULL);
+  bool whole = object && metadata_fill(object, cubin);
+  json_decref(object);
+  if (whole) return DW_OK;
+  return dw__fail(error, DW_BAD_CUBIN, "metadata", "", "a whole record", "the cache entry's record is not whole");
+}
+
+// Takes the cubin's bytes out of the entry. DW_BAD_CUBIN where the entry is not what we would have published.
+static dw_status cubin_from_entry(const request *ask, dw__entry *entry, dw_cubin *cubin, dw_error *error) {
+  dw_status status = dw__metadata_read(entry->metadata, cubin, error);
+  if (status) return status;
+  if (strcmp(cubin->target, ask->target) != 0) {
+    return dw__fail(error, DW_BAD_CUBIN, "target", cubin->target, ask->target, "the cache entry is for another target");
+  }
+  cubin->data = entry->cubin;
+  cubin->size = entry->cubin_size;
+  entry->cubin = NULL;
+  cubin->from_cache = 1;
+  dw__hex(&ask->key, cubin->request_key);
+  dw__hex(&entry->build, cubin->build_key);
+  return DW_OK;
+}
+
+void dw_cubin_free(dw_cubin *cubin) {
+  if (!cubin) return;
+  dw__release((void *)cubin->data);
+  dw__release(cubin);
+}
+
+// ---- source -> cubin ------------------------------------------------------------------------------------------
+
+static int target_number(const char *target) { return (int)strtol(target + strlen("sm_"), NULL, 10); }
+
+// Our kernels are self-contained: a call into the driver's runtime (assert, printf, device malloc) would cost stack and launch
+// time behind our back, and a cubin for another GPU would fail at load, far from its cause.
+static dw_status lint(const request *ask, const void *data, size_t size, int arch, dw_error *error) {
+  char symbol[64];
+  if (dw__cubin_calls_driver(data, size, symbol)) {
+    return dw__fail(error, DW_COMPILE, "cubin", symbol, "no __cuda_syscall_* symbol", "the kernel calls the driver's runtime");
+  }
+  if (arch == target_number(ask->target)) return DW_OK;
+  return dw__fail_int(error, DW_WRONG_ARCH, "cubin", arch, ask->target, "the compiler made code for another GPU");
+}
+
+static dw_status compile(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request *ask, const char *source,
+                         const dw__options *options, dw_cubin *cubin, dw_error *error) {
+  void *data = NULL;
+  char *log = NULL;
+  int arch = 0;
+  bool specific = false;
+  double start = dw__seconds();
+  atomic_fetch_add(&ctx->compiles, 1);
+  dw_status status = dw__nvrtc_compile(nvrtc, "verify.cu", source, options, &data, &cubin->size, &log, error);
+  cubin->compile_ms = (dw__seconds() - start) * 1e3;
+  cubin->data = data;
+  if (!status) status = dw__cubin_read(data, cubin->size, &arch, &specific, cubin->kernels, &cubin->kernel_count, error);
+  if (!status) status = lint(ask, data, cubin->size, arch, error);
+  if (status) {
+    atomic_fetch_add(&ctx->compile_failures, 1);
+  } else {
+    if (log) dw__cubin_read_log(log, cubin->kernels, cubin->kernel_count);
+    snprintf(cubin->target, sizeof cubin->target, "%s", ask->target);
+    snprintf(cubin->compiler, sizeof cubin->compiler, "%s", dw__nvrtc_version(nvrtc));
+  }
+  dw__release(log);
+  return status;
+}
+
+// A failed write is the cache's counter and warning, so only memory can fail here.
+static dw_status publish(dw_ctx *ctx, const request *ask, const dw__digest *build, dw_cubin *cubin, dw_error *error) {
+  dw__entry entry = {.request = ask->key, .build = *build, .cubin = (void *)cubin->data, .cubin_size = cubin->size};
+  dw__hex(&ask->key, cubin->request_key);
+  dw__hex(build, cubin->build_key);
+  dw_status status = dw__metadata_print(cubin, ask->shape_text, ask->variant_text, &entry.metadata, error);
+  if (!status) status = dw__cache_publish(ctx->cache, &entry, error);
+  dw__release(entry.metadata);
+  return status;
+}
+
+// What a lookup found, as a cubin; DW_NOT_FOUND where there is nothing usable, so that a spoilt entry costs a compile at most.
+static dw_status take(dw_ctx *ctx, const request *ask, dw_status found, dw__entry *entry, dw_cubin *cubin, dw_error *error) {
+  if (found == DW_NOT_FOUND) return found;
+  if (found) return no_memory(error);
+  dw_status status = cubin_from_entry(ask, entry, cubin, NULL);
+  dw__entry_free(entry);
+  if (!status) return DW_OK;
+  atomic_fetch_add(&ctx->damaged, 1);
+  memset(cubin, 0, sizeof *cubin);
+  return DW_NOT_FOUND;
+}
+
+static dw_status find_request(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
+  dw__entry entry = {0};
+  return take(ctx, ask, dw__cache_find(ctx->cache, &ask->key, &entry, NULL), &entry, cubin, error);
+}
+
+static dw_status find_build(dw_ctx *ctx, const request *ask, const dw__digest *build, dw_cubin *cubin, dw_error *error) {
+  dw__entry entry = {0};
+  return take(ctx, ask, dw__cache_find_build(ctx->cache, build, &entry, NULL), &entry, cubin, error);
+}
+
+static dw__digest build_key(const dw__nvrtc *nvrtc, const request *ask, const char *source, size_t size,
+                            const dw__options *options) {
+  return dw__build_key(&(dw__build_key_input){
+    .source = source,
+    .source_size = size,
+    .options = options->list,
+    .option_count = options->count,
+    .compile_target = ask->target,
+    .compiler = dw__nvrtc_version(nvrtc),
+    .compiler_build = dw__nvrtc_build_id(nvrtc),
+  });
+}
+
+// The request is new: make its source. Another request may have led to the very same source, so the build key is asked too.
+static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
+  char *source = NULL;
+  size_t size = 0;
+  dw_status status = generate(ctx, ask, &source, &size, error);
+  if (status) return status;
+  dw__nvrtc *nvrtc = NULL;
+  status = dw__ctx_nvrtc(ctx, &nvrtc, error);
+  if (!status && !dw__nvrtc_has_target(nvrtc, ask->target)) {
+    status = dw__fail(error, DW_UNSUPPORTED_TARGET, "target", ask->target, "a target of this compiler", "%s does not know it",
+                      dw__nvrtc_version(nvrtc));
+  }
+  if (!status) {
+    dw__options options;
+    dw__compile_options(ask->target, &options);
+    dw__digest build = build_key(nvrtc, ask, source, size, &options);
+    status = find_build(ctx, ask, &build, cubin, error);
+    if (status == DW_NOT_FOUND) status = compile(ctx, nvrtc, ask, source, &options, cubin, error);
+    if (!status) status = publish(ctx, ask, &build, cubin, error);
+  }
+  dw__release(source);
+  return status;
+}
+
+static void flight_begin(dw_ctx *ctx, flight *mine) {
+  pthread_mutex_lock(&ctx->building);
+  for (flight *other = ctx->flights; other;) {
+    if (memcmp(&other->request, &mine->request, sizeof mine->request) != 0) {
+      other = other->next;
+      continue;
+    }
+    pthread_cond_wait(&ctx->landed, &ctx->building);
+    other = ctx->flights;
+  }
+  mine->next = ctx->flights;
+  ctx->flights = mine;
+  pthread_mutex_unlock(&ctx->building);
+}
+
+static void flight_end(dw_ctx *ctx, flight *mine) {
+  pthread_mutex_lock(&ctx->building);
+  flight **link = &ctx->flights;
+  while (*link != mine) link = &(*link)->next;
+  *link = mine->next;
+  pthread_cond_broadcast(&ctx->landed);
+  pthread_mutex_unlock(&ctx->building);
+}
+
+static dw_status request_key(dw_ctx *ctx, request *ask, dw_error *error) {
+  dw__gen *gen;
+  dw__request_key_input input = {ask->shape_text, ask->variant_text, ask->target, {{0}}, DW__ABI};
+  dw_status status = dw__ctx_gen(ctx, &gen, error);
+  if (!status) status = dw__gen_digest(gen, &input.templates, error);
+  if (!status) ask->key = dw__request_key(&input);
+  return status;
+}
+
+dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **result, dw_error *error) {
+  if (!ctx || !result) return no_argument(error, ctx ? "cubin" : "ctx");
+  *result = NULL;
+  request ask;
+  dw_status status = request_check(shape, variant, &ask, error);
+  if (!status) status = request_key(ctx, &ask, error);
+  if (status) return status;
+  dw_cubin *cubin = dw__calloc(1, sizeof *cubin);
+  if (!cubin) return no_memory(error);
+
+  flight mine = {NULL, ask.key};
+  flight_begin(ctx, &mine);
+  status = find_request(ctx, &ask, cubin, error);
+  if (status == DW_NOT_FOUND) status = make(ctx, &ask, cubin, error);
+  flight_end(ctx, &mine);
+
+  if (status) {
+    dw_cubin_free(cubin);
+  } else {
+    *result = cubin;
+  }
+  return status;
+}
+
+// ---- cubin -> kernel ------------------------------------------------------------------------------------------
+
+// A plain target and a family ("f") run on later devices of the same major number too, an "a" target only on its own.
+bool dw__device_runs(const char *target, int cc) {
+  int number = target_number(target);
+  if (target[strlen(target) - 1] == 'a') return number == cc;
+  return number / 10 == cc / 10 && number <= cc;
+}
+
+static dw_status check_device(const request *ask, const dw__device *device, dw_error *error) {
+  if (dw__device_runs(ask->target, device->cc)) return DW_OK;
+  char found[192], allowed[64];
+  snprintf(found, sizeof found, "%s", ask->target);
+  snprintf(allowed, sizeof allowed, "target=sm_%d", device->cc);
+  return dw__fail(error, DW_UNSUPPORTED_TARGET, "target", found, allowed, "the current device %d, %s (sm_%d), cannot run it",
+                  device->ordinal, device->name, device->cc);
+}
+
+static bool same_bounds(const dw_bounds *a, const dw_bounds *b) {
+  return a->batch == b->batch && a->total_q == b->total_q && a->kv_len == b->kv_len && a->sm_count == b->sm_count &&
+         a->split_tokens == b->split_tokens;
+}
+
+static bool same_image(const loaded *image, const request *ask, const void *cu_context) {
+  return image->cu_context == cu_context && memcmp(&image->shape, ask->shape, sizeof image->shape) == 0 &&
+         memcmp(&image->variant, ask->variant, sizeof image->variant) == 0;
+}
+
+// Both finders: ctx->loading is held.
+static dw_kernel *find_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, const void *cu_context) {
+  dw_kernel *kernel = ctx->kernels;
+  while (kernel && !(same_bounds(&kernel->bounds, bounds) && same_image(kernel->image, ask, cu_context))) kernel = kernel->next;
+  return kernel;
+}
+
+static loaded *find_image(dw_ctx *ctx, const request *ask, const void *cu_context) {
+  loaded *image = ctx->images;
+  while (image && !same_image(image, ask, cu_context)) image = image->next;
+  return image;
+}
+
+static dw_status load_image(dw_ctx *ctx, const request *ask, const dw_cubin *cubin, void *cu_context, loaded **result,
+                            dw_error *error) {
+  *result = find_image(ctx, ask, cu_context);
+  if (*result) return DW_OK;
+  loaded *image = dw__calloc(1, sizeof *image);
+  if (!image) return no_memory(error);
+  *image = (loaded){.shape = *ask->shape, .variant = *ask->variant, .cu_context = cu_context};
+  dw_status status = dw__module_load(ctx->driver, cubin->data, cubin->size, &image->module, error);
+  if (status) {
+    dw__release(image);
+    return status;
+  }
+  image->next = ctx->images;
+  ctx->images = image;
+  *result = image;
+  return DW_OK;
+}
+
+static dw_status prepare(const loaded *image, const dw__plan_kernel *planned, dw__launch *launch, dw_error *error) {
+  *launch = (dw__launch){
+    .grid = {planned->grid[0], planned->grid[1], planned->grid[2]},
+    .block = {planned->block, 1, 1},
+    .cluster_x = 1,
+    .dynamic_shared = planned->dynamic_shared,
+    .dependent = planned->dependent,
+  };
+  return dw__module_function(image->module, planned->entry, planned->dynamic_shared, &launch->function, error);
+}
+
+// ctx->loading is held: a lost race with another thread finds that thread's kernel.
+static dw_status load_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, const dw__plan *plan,
+                             const dw_cubin *cubin, void *cu_context, dw_kernel **result, dw_error *error) {
+  *result = find_kernel(ctx, ask, bounds, cu_context);
+  if (*result) return DW_OK;
+  loaded *image = NULL;
+  dw_status status = load_image(ctx, ask, cubin, cu_context, &image, error);
+  if (status) return status;
+  dw_kernel *kernel = dw__calloc(1, sizeof *kernel);
+  if (!kernel) return no_memory(error);
+  kernel->driver = ctx->driver;
+  kernel->image = image;
+  kernel->bounds = *bounds;
+  kernel->plan = *plan;
+  for (int i = 0; i < plan->count && !status; i++) status = prepare(image, &plan->kernels[i], &kernel->launches[i], error);
+  if (!status && plan->pack.entry) status = prepare(image, &plan->pack, &kernel->pack, error);
+  if (status) {
+    dw__release(kernel);
+    return status;
+  }
+  kernel->next = ctx->kernels;
+  ctx->kernels = kernel;
+  *result = kernel;
+  return DW_OK;
+}
+
+// Loading touches the device in ways that would end or spoil a capture.
+static dw_status check_capture(dw__driver *driver, dw_error *error) {
+  if (!dw__driver_capturing(driver, NULL)) return DW_OK;
+  return dw__fail(error, DW_BAD_ARGUMENT, "stream", "a capture in progress", "dw_kernel_get before the capture begins",
+                  "a kernel cannot be loaded during stream capture");
+}
+
+static dw_status new_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, void *cu_context, dw_kernel **kernel,
+                            dw_error *error) {
+  dw__plan plan;
+  dw_cubin *cubin = NULL;
+  dw_status status = check_capture(ctx->driver, error);
+  if (!status) status = dw__plan_make(ask->shape, ask->variant, bounds, &plan, error);
+  if (!status) status = dw_cubin_build(ctx, ask->shape, ask->variant, &cubin, error);
+  if (status) return status;
+  pthread_mutex_lock(&ctx->loading);
+  status = load_kernel(ctx, ask, bounds, &plan, cubin, cu_context, kernel, error);
+  pthread_mutex_unlock(&ctx->loading);
+  dw_cubin_free(cubin);
+  return status;
+}
+
+// Bounds with their defaults filled in, so that equal requests compare equal.
+static dw_status read_bounds(const dw_shape *shape, const dw_bounds *given, int sm_count, dw_bounds *bounds, dw_error *error) {
+  dw_status status = read_sized("bounds", given, bounds, sizeof *bounds, error);
+  if (status) return status;
+  bounds->size = sizeof *bounds;
+  if (bounds->batch < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", bounds->batch, "1 or more", "most requests");
+  if (!bounds->sm_count) bounds->sm_count = sm_count;
+  if (!bounds->total_q) {
+    long long rows = (long long)bounds->batch * shape->width;
+    if (rows > INT32_MAX) return dw__fail_int(error, DW_BAD_ARGUMENT, "total_q", rows, "up to 2147483647", "batch x width");
+    bounds->total_q = (int)rows;
+  }
+  return DW_OK;
+}
+
+dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *given,
+                        dw_kernel **kernel, dw_error *error) {
+  if (!ctx || !shape || !given || !kernel) {
+    return no_argument(error, !ctx ? "ctx" : !shape ? "shape" : !given ? "bounds" : "kernel");
+  }
+  *kernel = NULL;
+  dw__driver *driver;
+  dw__device device;
+  void *cu_context = NULL;
+  dw_bounds bounds;
+  dw_variant chosen;
+  request ask;
+  dw_status status = dw_shape_check(shape, error);
+  if (!status) status = dw__ctx_driver(ctx, &driver, error);
+  if (!status) status = dw__driver_current(driver, &device, &cu_context, error);
+  if (!status) status = read_bounds(shape, given, device.sm_count, &bounds, error);
+  if (!status && !variant) {
+    status = dw_variant_choose(shape, &bounds, &chosen, error);
+    variant = &chosen;
+  }
+  if (!status) status = request_check(shape, variant, &ask, error);
+  if (!status) status = check_device(&ask, &device, error);
+  if (status) return status;
+
+  pthread_mutex_lock(&ctx->loading);
+  *kernel = find_kernel(ctx, &ask, &bounds, cu_context);
+  pthread_mutex_unlock(&ctx->loading);
+  return *kernel ? DW_OK : new_kernel(ctx, &ask, &bounds, cu_context, kernel, error);
+}
+
+void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant) { *variant = kernel->image->variant; }
+
+size_t dw_workspace_size(const dw_kernel *kernel) { return kernel->plan.workspace_bytes; }
+
+// ---- kernel -> launch: host arithmetic and driver launches, nothing else --------------------------------------
+
+static dw_status read_args(const dw_kernel *kernel, const dw_args *given, dw_args *args, dw_error *error) {
+  if (!kernel || !given) return no_argument(error, kernel ? "args" : "kernel");
+  dw_status status = read_sized("args", given, args, sizeof *args, error);
+  if (!status) status = dw__args_check(&kernel->image->shape, &kernel->bounds, &kernel->plan, args, error);
+  return status;
+}
+
+dw_status dw_args_check(const dw_kernel *kernel, const dw_args *given, dw_error *error) {
+  dw_args args;
+  return read_args(kernel, given, &args, error);
+}
+
+static dw_status launch_one(const dw_kernel *kernel, const dw__launch *launch, dw_params *params, void *stream,
+                            dw_error *error) {
+  void *list[] = {params};
+  return dw__driver_launch(kernel->driver, launch, list, stream, error);
+}
+
+dw_status dw_launch(const dw_kernel *kernel, const dw_args *given, void *stream, dw_error *error) {
+  dw_args args;
+  dw_status status = read_args(kernel, given, &args, error);
+  if (status) return status;
+  dw_params params, pack;
+  dw__plan_params(&kernel->image->shape, &kernel->image->variant, &kernel->bounds, &kernel->plan, &args, &params, &pack);
+  // The mask moved into the workspace: it has to be packed there first.
+  if (params.mask != args.mask) status = launch_one(kernel, &kernel->pack, &pack, stream, error);
+  for (int i = 0; i < kernel->plan.count && !status; i++) {
+    status = launch_one(kernel, &kernel->launches[i], &params, stream, error);
+  }
+  return status;
+}
