@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# run.sh BUILD-DIR: installs into an empty folder and builds an outside program against that tree, by find_package and pkg-config.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+prefix=$folder/usr
+
+cmake --install "$1" --prefix "$prefix" >"$folder/log" || { cat "$folder/log"; exit 1; }
+library=$(dirname "$(find "$prefix" -name libdraftwood.so)")
+export LD_LIBRARY_PATH=$library
+
+echo "by find_package"
+cmake -S "$here" -B "$folder/build" -DCMAKE_PREFIX_PATH="$prefix" >"$folder/log" && cmake --build "$folder/build" >>"$folder/log" ||
+  { cat "$folder/log"; exit 1; }
+"$folder/build/outside"
+"$folder/build/outside_cxx"
+
+echo "by pkg-config"
+export PKG_CONFIG_PATH=$library/pkgconfig
+# The tree was configured for another prefix; pkg-config is told where it lies now.
+pkg="pkg-config --define-variable=prefix=$prefix --define-variable=libdir=$library --define-variable=includedir=$prefix/include"
+cc -std=c17 -Wall -Werror "$here/outside.c" -o "$folder/outside" $($pkg --cflags --libs draftwood)
+"$folder/outside"
+
+echo "the command"
+"$prefix/bin/draftwood" version
