@@ -3,8 +3,6 @@
 // A cubin is code. So every directory from the cache's own down, and every file, must belong to us or to root, must not be
 // writable by others and must not be a symbolic link; what is checked is the open descriptor, never a name. Directories are
 // opened anew for each operation: one that was removed and made again, or a process that forked, is then nothing special.
-#define _GNU_SOURCE 1
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,5 @@
 // Entries seen by this process: request -> build -> bytes. Two open-addressed tables under one lock; finding copies, so nothing
 // handed out depends on what happens here later.
-#define _GNU_SOURCE 1
-
 #include <pthread.h>
 #include <string.h>
 

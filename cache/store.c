@@ -7,8 +7,6 @@
 //
 // The disk only ever saves work. Whatever goes wrong with it is a miss or a counter and one warning; memory serves on. Opening
 // creates nothing: the first publish does.
-#define _GNU_SOURCE 1
-
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,6 +1,4 @@
 // What every folder shares, and the error and status functions of the public header. See core.h.
-#define _GNU_SOURCE 1
-
 #include "core.h"
 
 #include <errno.h>
