@@ -58,7 +58,7 @@ struct dw_ctx {
   loaded *images;
   dw_kernel *kernels;
 
-  atomic_uint_least64_t compiles, compile_failures, damaged;
+  atomic_uint_least64_t compiles, compile_failures, misses, damaged;
 };
 
 static dw_status no_memory(dw_error *error) {
@@ -94,7 +94,7 @@ static dw_status read_sized(const char *name, const void *from, void *to, size_t
 
 // An option, else an environment variable (where it has one), else NULL. *copy is the context's own.
 static bool setting(const char *option, const char *variable, char **copy) {
-  const char *value = option ? option : getenv(variable);
+  const char *value = option ? option : secure_getenv(variable);  // programs with raised rights take options only
   if (!value || !*value) return true;
   *copy = dw__strdup(value);
   return *copy != NULL;
@@ -205,7 +205,7 @@ void dw_stats_get(dw_ctx *ctx, dw_stats *stats) {
     .compile_failures = atomic_load(&ctx->compile_failures),
     .hits_memory = counted.hits_memory,
     .hits_disk = counted.hits_disk,
-    .misses = counted.misses,
+    .misses = atomic_load(&ctx->misses),  // requests; the cache counts look-ups, of which a request makes two
     .damaged = counted.damaged + atomic_load(&ctx->damaged),
     .publish_failures = counted.publish_failures,
   };
@@ -471,14 +471,11 @@ static dw__digest build_key(const dw__nvrtc *nvrtc, const request *ask, const ch
 static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
   char *source = NULL;
   size_t size = 0;
+  atomic_fetch_add(&ctx->misses, 1);
   dw_status status = generate(ctx, ask, &source, &size, error);
   if (status) return status;
   dw__nvrtc *nvrtc = NULL;
   status = dw__ctx_nvrtc(ctx, &nvrtc, error);
-  if (!status && !dw__nvrtc_has_target(nvrtc, ask->target)) {
-    status = dw__fail(error, DW_UNSUPPORTED_TARGET, "target", ask->target, "a target of this compiler", "%s does not know it",
-                      dw__nvrtc_version(nvrtc));
-  }
   if (!status) {
     dw__options options;
     dw__compile_options(ask->target, &options);
@@ -747,4 +744,21 @@ dw_status dw_launch(const dw_kernel *kernel, const dw_args *given, void *stream,
     status = launch_one(kernel, &kernel->launches[i], &params, stream, error);
   }
   return status;
+}
+
+dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *given, uint32_t *bits, int64_t bits_row_stride, void *stream,
+                       dw_error *error) {
+  dw_args args;
+  dw_status status = read_args(kernel, given, &args, error);
+  if (status) return status;
+  if (!bits) return no_argument(error, "bits");
+  if (!kernel->pack.function) {
+    return dw__fail(error, DW_NOT_APPLICABLE, "variant", "one that reads every kind of mask", "one that reads bits",
+                    "this kernel needs no packed mask");
+  }
+  dw_params params, pack;
+  dw__plan_params(&kernel->image->shape, &kernel->image->variant, &kernel->bounds, &kernel->plan, &args, &params, &pack);
+  pack.out = bits;
+  pack.out_row_stride = bits_row_stride ? bits_row_stride : (kernel->image->shape.width + 31) / 32;
+  return launch_one(kernel, &kernel->pack, &pack, stream, error);
 }

@@ -1,0 +1,78 @@
+// The command line: what its commands share. Exit 0: done; 1: it ran and something is wrong; 2: bad usage or bad input.
+#ifndef DRAFTWOOD_CLI_H
+#define DRAFTWOOD_CLI_H
+
+#include <jansson.h>
+
+#include "core.h"
+
+enum { CLI_DONE = 0, CLI_WRONG = 1, CLI_USAGE = 2, CLI_GO_ON = -1 };
+
+// ---- commands (src/main.c has the table) ----------------------------------------------------------------------
+typedef struct cli_command {
+  const char *name;
+  const char *usage;    // what follows the name
+  const char *summary;  // one line
+  const char *help;     // paragraphs below the usage, or NULL
+  int (*run)(const struct cli_command *self, int argc, char **argv);  // argv[0] is the command's name
+} cli_command;
+
+int cli_gen(const cli_command *self, int argc, char **argv);
+int cli_build(const cli_command *self, int argc, char **argv);
+int cli_verify(const cli_command *self, int argc, char **argv);
+int cli_presets(const cli_command *self, int argc, char **argv);
+int cli_cache(const cli_command *self, int argc, char **argv);
+int cli_doctor(const cli_command *self, int argc, char **argv);
+
+// ---- options (src/cli_options.c) ------------------------------------------------------------------------------
+typedef enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_INT, CLI_INTS, CLI_WORD } cli_kind;
+
+#define CLI_LIST_MAX 64
+typedef struct cli_list {
+  int values[CLI_LIST_MAX];
+  int count;
+} cli_list;
+
+typedef struct cli_option {
+  const char *name;      // without the two dashes
+  const char *argument;  // its name in the help; CLI_WORD: the words allowed, parted by '|'. NULL for a flag
+  cli_kind kind;
+  void *value;           // FLAG bool, TEXT const char *, INT int, INTS cli_list, WORD int (index of the word)
+  int least, most;       // INT, INTS
+  const char *help;
+} cli_option;
+
+typedef struct cli_options {
+  const cli_option *list;
+  size_t count;
+} cli_options;
+#define CLI_OPTIONS(array) ((cli_options){array, DW__COUNT(array)})
+
+// Reads the options (anywhere among the arguments) and leaves the others in argv[1] to argv[*argc - 1]. CLI_GO_ON, or what to
+// exit with: --help was printed, or one message about a bad option.
+int cli_parse(const cli_command *command, cli_options options, int *argc, char **argv);
+
+void cli_help(const cli_command *command, cli_options options);
+// "draftwood: <message>" on stderr; returns CLI_USAGE.
+int cli_usage(const char *format, ...) DW__PRINTF(1, 2);
+// Prints an error with its log and clears it; returns CLI_USAGE where the input was at fault, else CLI_WRONG.
+int cli_error(dw_error *error);
+// The candidate that looks most like word, or NULL if none is near.
+const char *cli_nearest(const char *word, const char *const *candidates, size_t count);
+
+// ---- shared pieces --------------------------------------------------------------------------------------------
+// A context that warns on stderr. CLI_GO_ON, or the error has been printed.
+int cli_open(dw_ctx **ctx);
+// A variant's text without the parameters that have their normal value: shorter, and still what --variant takes.
+void cli_variant_text(const dw_variant *variant, char text[DW_TEXT_MAX]);
+// Bounds of a usual serving load, for choosing a variant where nothing else is known.
+dw_bounds cli_bounds(const dw_shape *shape, int batch, int kv_len);
+// --variant's text, or the rule table's choice where it is NULL.
+dw_status cli_variant(const char *text, const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant, dw_error *error);
+// Replaces one field of a shape, from text: cli_shape_field(&shape, "target", "sm_90", &error).
+dw_status cli_shape_field(dw_shape *shape, const char *field, const char *value, dw_error *error);
+void cli_print_json(const json_t *value);
+// A progress line on stderr, where that is a terminal; an empty text clears it.
+void cli_progress(const char *format, ...) DW__PRINTF(1, 2);
+
+#endif

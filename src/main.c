@@ -1,0 +1,73 @@
+// The command `draftwood`: one subcommand a step of the chain.
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+static int cli_version(const cli_command *self, int argc, char **argv) {
+  int code = cli_parse(self, (cli_options){NULL, 0}, &argc, argv);
+  if (code != CLI_GO_ON) return code;
+  printf("draftwood %s\n", dw_version());
+  return CLI_DONE;
+}
+
+static const char shape_help[] =
+  "SHAPE is a preset's name or a text such as mla:h=8,t=9; a preset's fields can be replaced: kimi-k2.6-tp8,t=17.\n"
+  "Fields: h heads, hk KV heads, t most draft tokens a request, qk and v (or d) widths, page, q, kv and o types,\n"
+  "target device class, limits native or sm_120.";
+
+static const char build_help[] =
+  "Compiles into the cache what is not there yet and prints a table of resources. SHAPE as in draftwood gen --help.\n"
+  "The variant is the rule table's choice for --batch and --kv-len, or --variant, or each that may serve (--all-variants).";
+
+static const char verify_help[] =
+  "Runs the kernel on random problems and compares each row with an fp64 oracle. SHAPE as in draftwood gen --help.\n"
+  "--device host runs the generated source on the CPU and needs a C++ compiler, --device gpu needs a GPU of the target.\n"
+  "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.";
+
+static const char cache_help[] =
+  "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
+  "all.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
+
+static const cli_command commands[] = {
+  {"gen", "SHAPE [options]", "Prints the CUDA C++ source of a kernel", shape_help, cli_gen},
+  {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
+  {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
+  {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
+  {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
+  {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},
+  {"version", "", "Prints the version", NULL, cli_version},
+};
+
+static int help(FILE *to) {
+  fputs("draftwood: tree-verify attention kernels for speculative decoding, made to order for one shape\n\n"
+        "usage: draftwood COMMAND [arguments]\n\ncommands:\n", to);
+  for (size_t i = 0; i < DW__COUNT(commands); i++) fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].summary);
+  fputs("\ndraftwood COMMAND --help tells more. Exit status: 0 done, 1 it ran and something is wrong, 2 bad usage.\n", to);
+  return to == stdout ? CLI_DONE : CLI_USAGE;
+}
+
+static int unknown_command(const char *word) {
+  const char *names[DW__COUNT(commands)];
+  for (size_t i = 0; i < DW__COUNT(commands); i++) names[i] = commands[i].name;
+  const char *nearest = cli_nearest(word, names, DW__COUNT(names));
+  if (nearest) return cli_usage("unknown command %s, did you mean %s?", word, nearest);
+  return cli_usage("unknown command %s; draftwood --help lists all", word);
+}
+
+// Results that could not be written (a full disk, a closed pipe) are no results.
+static int finish(int code) {
+  if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+  fputs("draftwood: the output could not be written\n", stderr);
+  return code == CLI_DONE ? CLI_WRONG : code;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) return help(stderr);
+  const char *word = argv[1];
+  if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) return finish(help(stdout));
+  if (strcmp(word, "--version") == 0) word = "version";
+  for (size_t i = 0; i < DW__COUNT(commands); i++)
+    if (strcmp(word, commands[i].name) == 0) return finish(commands[i].run(&commands[i], argc - 1, argv + 1));
+  return unknown_command(word);
+}
