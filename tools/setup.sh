@@ -52,7 +52,7 @@ pip_install() {
 # Prints the folder of an installed toolkit's NVRTC, 12.9 or newer; fails if there is none. The version stands in the name of
 # the builtins file beside the library.
 toolkit_nvrtc() {
-  local folder file version
+  local folder file version major minor
   {
     printf '%s\n' ${CUDA_HOME:+"$CUDA_HOME"/lib64 "$CUDA_HOME"/lib} /usr/local/cuda/lib64 /usr/local/cuda-*/lib64
     { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | sed -n 's|.*=> \(.*\)/libnvrtc\.so\.1[23]$|\1|p'
@@ -77,6 +77,7 @@ set_up_nvrtc() {
   if [ -z "$folder" ]; then
     pip_install "$nvrtc_pypi" tools/nvrtc.txt
     folder=$PWD/$nvrtc_pypi/nvidia/cu13/lib
+    ln -sfn nvrtc/nvidia build/nvidia  # where a library in build/release looks by itself
   fi
   export DRAFTWOOD_NVRTC=$folder
   say "NVRTC: $folder"
