@@ -137,7 +137,8 @@ static size_t at_least_one(size_t size) { return size ? size : 1; }
 void *dw__alloc(size_t size) { return allocation_fails() ? NULL : malloc(at_least_one(size)); }
 
 void *dw__calloc(size_t count, size_t size) {
-  return allocation_fails() ? NULL : calloc(at_least_one(count), at_least_one(size));
+  bool overflows = size && count > PTRDIFF_MAX / size;
+  return overflows || allocation_fails() ? NULL : calloc(at_least_one(count), at_least_one(size));
 }
 
 void *dw__realloc(void *p, size_t size) { return allocation_fails() ? NULL : realloc(p, at_least_one(size)); }
