@@ -25,3 +25,8 @@ cc -std=c17 -Wall -Werror "$here/outside.c" -o "$folder/outside" $($pkg --cflags
 
 echo "the command"
 "$prefix/bin/draftwood" version
+
+echo "the README's program"
+sed -n '/^```c$/,/^```$/p' "$here/../../README.md" | sed '/^```/d' >"$folder/readme.c"
+cc -std=c17 -Wall -Wextra -Werror "$folder/readme.c" -o "$folder/readme" $($pkg --cflags --libs draftwood)
+DRAFTWOOD_CACHE_DIR= "$folder/readme"
