@@ -1,0 +1,491 @@
+// See oracle.h. Work is cut into items: some query vectors (a row and a head each) of one request. An item walks the request's
+// tokens in blocks; a block is read once, widened to float (exact for bf16 and fp16) and used by all vectors of the item.
+#include "oracle.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "problem.h"
+
+enum { BLOCK = 32, ITEM_MOST = 64, ITEM_LEAST = 8, THREADS_MOST = 256 };
+
+// Four lanes whatever the machine has: the compiler splits them. Explicit, since a sum may not be reordered otherwise.
+typedef double double4 __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float float4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+// ---- what the arguments say -----------------------------------------------------------------------------------
+
+static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
+
+static int row_width(const dw_shape *shape, const dw_args *args) { return args->width ? args->width : shape->width; }
+
+// Drafts follow the prefix. Where a length that includes the drafts is shorter than they are, the last ones are not there.
+dw__request dw__oracle_request(const dw_shape *shape, const dw_args *args, int index) {
+  dw__request request = {0};
+  int width = row_width(shape, args), length = args->kv_len[index] > 0 ? args->kv_len[index] : 0;
+  request.first_row = args->qo_indptr ? args->qo_indptr[index] : index * width;
+  request.rows = args->qo_indptr ? args->qo_indptr[index + 1] - request.first_row : width;
+  request.tokens = args->lengths_include_drafts ? length : length + request.rows;
+  request.prefix = request.tokens > request.rows ? request.tokens - request.rows : 0;
+  return request;
+}
+
+static int64_t index_at(const void *list, int index64, int64_t i) {
+  return index64 ? ((const int64_t *)list)[i] : ((const int32_t *)list)[i];
+}
+
+// The place of a token in the pool, counted in tokens.
+static int64_t slot_of(const dw_shape *shape, const dw_args *args, int index, int token) {
+  if (args->addressing == DW_BLOCK_TABLE) {
+    int64_t stride = or_else(args->block_table_stride, args->table_columns);
+    return (int64_t)args->block_table[index * stride + token / shape->page] * shape->page + token % shape->page;
+  }
+  if (args->draft_slots && !args->lengths_include_drafts) {
+    dw__request request = dw__oracle_request(shape, args, index);
+    if (token >= request.prefix) return index_at(args->draft_slots, args->index64, request.first_row + token - request.prefix);
+  }
+  return index_at(args->kv_indices, args->index64, (int64_t)args->kv_indptr[index] + token);
+}
+
+const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
+  int64_t slot = slot_of(shape, args, index, token);
+  int64_t token_stride = or_else(args->kv_token_stride, shape->head_dim_qk);
+  int64_t page_stride = or_else(args->kv_page_stride, shape->page * token_stride);
+  int64_t element = slot / shape->page * page_stride + slot % shape->page * token_stride;
+  return (const char *)args->kv + element * (int64_t)dw__dtype_size(shape->kv);
+}
+
+// One row's view of the drafts, a byte each. False: a dead node, which sees nothing at all.
+static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
+  int drafts = request->tokens - request->prefix;
+  memset(view, 0, (size_t)drafts);
+  if (args->mask_kind == DW_MASK_NONE) {
+    for (int j = 0; j <= row && j < drafts; j++) view[j] = 1;
+  } else if (args->mask_kind == DW_MASK_BITS) {
+    int64_t stride = or_else(args->mask_row_stride, (row_width(shape, args) + 31) / 32);
+    const uint32_t *words = (const uint32_t *)args->mask + (request->first_row + row) * stride;
+    for (int j = 0; j < drafts; j++) view[j] = words[j / 32] >> (j % 32) & 1;
+  } else {
+    const int32_t *parents = (const int32_t *)args->mask + request->first_row;
+    if (parents[row] == -2) return false;
+    for (int node = row; node >= 0; node = parents[node])
+      if (node < drafts) view[node] = 1;
+  }
+  return true;
+}
+
+// ---- one item -------------------------------------------------------------------------------------------------
+
+typedef struct job job;
+
+// An item in work; one a thread, its memory is reused from item to item.
+typedef struct item {
+  const job *job;
+  int request, first, count;  // vectors [first, first + count); vector = row x heads + head
+  int tokens;                 // in the present block
+  float *q;                   // [ITEM_MOST, qk], rows past count are 0
+  float *kv;                  // [BLOCK, qk], rows past tokens are 0
+  unsigned char *seen;        // [ITEM_MOST, BLOCK]
+  unsigned char *views;       // [rows of the item, drafts]
+  unsigned char live[ITEM_MOST];
+  double most[ITEM_MOST], sum[ITEM_MOST];  // softmax: running maximum of the scores, sum of exp(score - maximum)
+  void *wide_q, *wide_kv;                  // the same as q and kv in the arithmetic's type
+  void *scores, *out;                      // [ITEM_MOST, BLOCK], [ITEM_MOST, v]
+} item;
+
+typedef struct arithmetic {
+  size_t size;                  // of its number type
+  void (*begin)(item *work);    // q is loaded
+  void (*block)(item *work);    // kv, tokens and seen are loaded
+  void (*end)(item *work, int vector, double *out, double *lse);  // lse in base e
+} arithmetic;
+
+struct job {
+  const dw_shape *shape;
+  const dw_args *args;
+  const arithmetic *math;
+  double *out, *lse;
+  int item_vectors, items;
+  int *first_item;  // [batch + 1]
+  atomic_int next;
+};
+
+static void load(dw_dtype type, const void *from, int n, float *to) {
+  const uint16_t *halves = from;
+  if (type == DW_BF16) {
+    for (int i = 0; i < n; i++) {
+      uint32_t bits = (uint32_t)halves[i] << 16;
+      memcpy(&to[i], &bits, sizeof bits);
+    }
+  } else {
+    for (int i = 0; i < n; i++) to[i] = dw__to_float(type, &halves[i]);
+  }
+}
+
+static void load_q(item *work, const dw__request *request) {
+  const dw_shape *shape = work->job->shape;
+  const dw_args *args = work->job->args;
+  int64_t head_stride = or_else(args->q_head_stride, shape->head_dim_qk);
+  int64_t row_stride = or_else(args->q_row_stride, shape->heads * head_stride);
+  memset(work->q, 0, ITEM_MOST * (size_t)shape->head_dim_qk * sizeof(float));
+  for (int i = 0; i < work->count; i++) {
+    int row = (work->first + i) / shape->heads, head = (work->first + i) % shape->heads;
+    int64_t element = (request->first_row + row) * row_stride + head * head_stride;
+    const char *from = (const char *)args->q + element * (int64_t)dw__dtype_size(shape->q);
+    load(shape->q, from, shape->head_dim_qk, work->q + (size_t)i * (size_t)shape->head_dim_qk);
+  }
+}
+
+static void load_views(item *work, const dw__request *request) {
+  int heads = work->job->shape->heads, drafts = request->tokens - request->prefix;
+  int first = work->first / heads, last = (work->first + work->count - 1) / heads;
+  for (int row = first; row <= last; row++) {
+    unsigned char *view = work->views + (size_t)(row - first) * (size_t)drafts;
+    bool live = view_of(work->job->shape, work->job->args, request, row, view);
+    for (int i = 0; i < work->count; i++)
+      if ((work->first + i) / heads == row) work->live[i] = live;
+  }
+}
+
+static void load_block(item *work, const dw__request *request, int token) {
+  const dw_shape *shape = work->job->shape;
+  int heads = shape->heads, drafts = request->tokens - request->prefix, first_row = work->first / heads;
+  size_t qk = (size_t)shape->head_dim_qk;
+  work->tokens = request->tokens - token < BLOCK ? request->tokens - token : BLOCK;
+  for (int j = 0; j < work->tokens; j++)
+    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)qk, work->kv + (size_t)j * qk);
+  memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
+  for (int i = 0; i < work->count; i++) {
+    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)drafts;
+    for (int j = 0; j < work->tokens; j++)
+      work->seen[i * BLOCK + j] = work->live[i] && (token + j < request->prefix || view[token + j - request->prefix]);
+  }
+}
+
+static void run_item(item *work) {
+  const job *all = work->job;
+  dw__request request = dw__oracle_request(all->shape, all->args, work->request);
+  load_q(work, &request);
+  load_views(work, &request);
+  for (int i = 0; i < ITEM_MOST; i++) work->most[i] = -INFINITY, work->sum[i] = 0;
+  all->math->begin(work);
+  for (int token = 0; token < request.tokens; token += BLOCK) {
+    load_block(work, &request, token);
+    all->math->block(work);
+  }
+  for (int i = 0; i < work->count; i++) {
+    size_t vector = (size_t)request.first_row * (size_t)all->shape->heads + (size_t)(work->first + i);
+    all->math->end(work, i, all->out + vector * (size_t)all->shape->head_dim_v, &all->lse[vector]);
+    if (!all->args->lse_base_e) all->lse[vector] /= log(2);
+  }
+}
+
+// ---- fp64 -----------------------------------------------------------------------------------------------------
+
+// Scores of two vectors with four tokens at a time, so that what is loaded is used more than once.
+static void scores_exact(const double *q, const double *kv, size_t qk, double *scores) {
+  double4 sum[2][4] = {0};
+  for (size_t d = 0; d < qk; d += 4) {
+    double4 q0 = *(const double4 *)(q + d), q1 = *(const double4 *)(q + qk + d);
+    for (size_t j = 0; j < 4; j++) {
+      double4 k = *(const double4 *)(kv + j * qk + d);
+      sum[0][j] += q0 * k;
+      sum[1][j] += q1 * k;
+    }
+  }
+  for (size_t i = 0; i < 2; i++)
+    for (size_t j = 0; j < 4; j++) scores[i * BLOCK + j] = (sum[i][j][0] + sum[i][j][1]) + (sum[i][j][2] + sum[i][j][3]);
+}
+
+// out[0..16) x keep + the weighted V of the tokens that are seen; what is not seen is not touched, it may hold NaN.
+static void values_exact(const double *weights, const unsigned char *seen, int tokens, const double *kv, size_t qk, double keep,
+                         double *out) {
+  double4 sum[4];
+  for (int c = 0; c < 4; c++) sum[c] = *(double4 *)(out + 4 * c) * keep;
+  for (int j = 0; j < tokens; j++, kv += qk) {
+    if (!seen[j]) continue;
+    for (int c = 0; c < 4; c++) sum[c] += *(const double4 *)(kv + 4 * c) * weights[j];
+  }
+  for (int c = 0; c < 4; c++) *(double4 *)(out + 4 * c) = sum[c];
+}
+
+static void begin_exact(item *work) {
+  size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
+  double *q = work->wide_q;
+  for (size_t i = 0; i < ITEM_MOST * qk; i++) q[i] = (double)work->q[i] * (double)work->job->args->softmax_scale;
+  memset(work->out, 0, ITEM_MOST * v * sizeof(double));
+}
+
+// The softmax of one vector over one block: scores become weights; returns what the earlier sums have to be multiplied by.
+static double weights_exact(item *work, int vector, double *scores) {
+  const unsigned char *seen = work->seen + vector * BLOCK;
+  double most = work->most[vector];
+  for (int j = 0; j < work->tokens; j++)
+    if (seen[j] && scores[j] > most) most = scores[j];
+  double keep = work->most[vector] == most ? 1 : exp(work->most[vector] - most);
+  work->most[vector] = most;
+  work->sum[vector] *= keep;
+  for (int j = 0; j < work->tokens; j++) {
+    scores[j] = seen[j] ? exp(scores[j] - most) : 0;
+    work->sum[vector] += scores[j];
+  }
+  return keep;
+}
+
+static void block_exact(item *work) {
+  size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
+  double *kv = work->wide_kv, *q = work->wide_q, *scores = work->scores, *out = work->out;
+  for (size_t i = 0; i < BLOCK * qk; i++) kv[i] = (double)work->kv[i];
+  for (int i = 0; i < work->count; i += 2)
+    for (int j = 0; j < work->tokens; j += 4)
+      scores_exact(q + (size_t)i * qk, kv + (size_t)j * qk, qk, scores + i * BLOCK + j);
+  for (int i = 0; i < work->count; i++) {
+    double keep = weights_exact(work, i, scores + i * BLOCK);
+    for (size_t c = 0; c < v; c += 16)
+      values_exact(scores + i * BLOCK, work->seen + i * BLOCK, work->tokens, kv + c, qk, keep, out + (size_t)i * v + c);
+  }
+}
+
+// The sum is 0 only where nothing was seen: the largest weight is 1.
+static void end_exact(item *work, int vector, double *out, double *lse) {
+  size_t v = (size_t)work->job->shape->head_dim_v;
+  const double *sum = (double *)work->out + (size_t)vector * v;
+  for (size_t c = 0; c < v; c++) out[c] = work->sum[vector] == 0 ? 0 : sum[c] / work->sum[vector];
+  *lse = work->sum[vector] == 0 ? -INFINITY : work->most[vector] + log(work->sum[vector]);
+}
+
+static const arithmetic exact = {sizeof(double), begin_exact, block_exact, end_exact};
+
+// ---- plain fp32 -----------------------------------------------------------------------------------------------
+
+static void scores_plain(const float *q, const float *kv, size_t qk, float scale, float *scores) {
+  float4 sum[2][4] = {0};
+  for (size_t d = 0; d < qk; d += 4) {
+    float4 q0 = *(const float4 *)(q + d), q1 = *(const float4 *)(q + qk + d);
+    for (size_t j = 0; j < 4; j++) {
+      float4 k = *(const float4 *)(kv + j * qk + d);
+      sum[0][j] += q0 * k;
+      sum[1][j] += q1 * k;
+    }
+  }
+  for (size_t i = 0; i < 2; i++)
+    for (size_t j = 0; j < 4; j++)
+      scores[i * BLOCK + j] = ((sum[i][j][0] + sum[i][j][1]) + (sum[i][j][2] + sum[i][j][3])) * scale;
+}
+
+static void values_plain(const float *weights, const unsigned char *seen, int tokens, const float *kv, size_t qk, float keep,
+                         float *out) {
+  float4 sum[4];
+  for (int c = 0; c < 4; c++) sum[c] = *(float4 *)(out + 4 * c) * keep;
+  for (int j = 0; j < tokens; j++, kv += qk) {
+    if (!seen[j]) continue;
+    for (int c = 0; c < 4; c++) sum[c] += *(const float4 *)(kv + 4 * c) * weights[j];
+  }
+  for (int c = 0; c < 4; c++) *(float4 *)(out + 4 * c) = sum[c];
+}
+
+static void begin_plain(item *work) { memset(work->out, 0, ITEM_MOST * (size_t)work->job->shape->head_dim_v * sizeof(float)); }
+
+// As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the KV type.
+static float weights_plain(item *work, int vector, float *scores) {
+  const unsigned char *seen = work->seen + vector * BLOCK;
+  float most = (float)work->most[vector], sum = (float)work->sum[vector];
+  for (int j = 0; j < work->tokens; j++)
+    if (seen[j] && scores[j] > most) most = scores[j];
+  float keep = (float)work->most[vector] == most ? 1 : expf((float)work->most[vector] - most);
+  sum *= keep;
+  for (int j = 0; j < work->tokens; j++) {
+    if (!seen[j]) continue;
+    float weight = expf(scores[j] - most);
+    uint16_t rounded;
+    dw__from_float(work->job->shape->kv, (double)weight, &rounded);
+    scores[j] = dw__to_float(work->job->shape->kv, &rounded);
+    sum += weight;
+  }
+  work->most[vector] = (double)most;
+  work->sum[vector] = (double)sum;
+  return keep;
+}
+
+static void block_plain(item *work) {
+  size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
+  float *scores = work->scores, *out = work->out;
+  for (int i = 0; i < work->count; i += 2)
+    for (int j = 0; j < work->tokens; j += 4)
+      scores_plain(work->q + (size_t)i * qk, work->kv + (size_t)j * qk, qk, work->job->args->softmax_scale,
+                   scores + i * BLOCK + j);
+  for (int i = 0; i < work->count; i++) {
+    float keep = weights_plain(work, i, scores + i * BLOCK);
+    for (size_t c = 0; c < v; c += 16)
+      values_plain(scores + i * BLOCK, work->seen + i * BLOCK, work->tokens, work->kv + c, qk, keep, out + (size_t)i * v + c);
+  }
+}
+
+static void end_plain(item *work, int vector, double *out, double *lse) {
+  const dw_shape *shape = work->job->shape;
+  size_t v = (size_t)shape->head_dim_v;
+  const float *sum = (float *)work->out + (size_t)vector * v;
+  float whole = (float)work->sum[vector];
+  for (size_t c = 0; c < v; c++) {
+    uint32_t rounded;
+    dw__from_float(shape->out, whole == 0 ? 0 : (double)(sum[c] / whole), &rounded);
+    out[c] = (double)dw__to_float(shape->out, &rounded);
+  }
+  *lse = whole == 0 ? -INFINITY : (double)((float)work->most[vector] + logf(whole));
+}
+
+static const arithmetic plain = {sizeof(float), begin_plain, block_plain, end_plain};
+
+// ---- checks before the walk -----------------------------------------------------------------------------------
+
+static dw_status check_parents(const int32_t *parents, int request, int rows, dw_error *error) {
+  for (int i = 0; i < rows; i++) {
+    char field[48];
+    snprintf(field, sizeof field, "mask: request %d, node %d", request, i);
+    if (parents[i] < -2 || parents[i] >= i)
+      return dw__fail_int(error, DW_BAD_ARGUMENT, field, parents[i], "-2, -1 or an earlier node", "this is not a tree");
+    if (parents[i] >= 0 && parents[parents[i]] == -2)
+      return dw__fail_int(error, DW_BAD_ARGUMENT, field, parents[i], "a node that is not dead", "a dead node has no children");
+  }
+  return DW_OK;
+}
+
+static dw_status check_request(const dw_shape *shape, const dw_args *args, int index, dw_error *error) {
+  char field[48];
+  dw__request request = dw__oracle_request(shape, args, index);
+  int total = args->total_q ? args->total_q : args->batch * row_width(shape, args);
+  snprintf(field, sizeof field, "qo_indptr[%d]", index + 1);
+  if (request.first_row < 0 || request.rows < 0 || request.first_row + request.rows > total || request.rows > shape->width)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, request.first_row + request.rows, "ascending, at most total_q and width",
+                        "rows of a request");
+  snprintf(field, sizeof field, "kv_len[%d]", index);
+  if (args->addressing == DW_BLOCK_TABLE && (request.tokens + shape->page - 1) / shape->page > args->table_columns)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, args->kv_len[index], "table_columns x page", "longer than its table row");
+  if (args->mask_kind != DW_MASK_PARENTS) return DW_OK;
+  return check_parents((const int32_t *)args->mask + request.first_row, index, request.rows, error);
+}
+
+static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *error) {
+  dw_status status = dw_shape_check(shape, error);
+  if (status) return status;
+  if (shape->attention != DW_MLA)
+    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
+  if (args->batch < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", args->batch, "0 or more", "requests of the call");
+  const struct {
+    const char *name;
+    const void *pointer;
+    bool needed;
+  } pointers[] = {
+    {"q", args->q, true},
+    {"kv", args->kv, true},
+    {"kv_len", args->kv_len, true},
+    {"kv_indptr", args->kv_indptr, args->addressing == DW_CSR},
+    {"kv_indices", args->kv_indices, args->addressing == DW_CSR},
+    {"block_table", args->block_table, args->addressing == DW_BLOCK_TABLE},
+    {"mask", args->mask, args->mask_kind != DW_MASK_NONE},
+  };
+  for (size_t i = 0; i < DW__COUNT(pointers); i++)
+    if (pointers[i].needed && !pointers[i].pointer)
+      return dw__fail(error, DW_BAD_ARGUMENT, pointers[i].name, "NULL", "a host pointer", "this array is needed");
+  for (int b = 0; b < args->batch && status == DW_OK; b++) status = check_request(shape, args, b, error);
+  return status;
+}
+
+// ---- items and threads ----------------------------------------------------------------------------------------
+
+static void item_free(item *work) {
+  void *blocks[] = {work->q, work->kv, work->seen, work->views, work->wide_q, work->wide_kv, work->scores, work->out};
+  for (size_t i = 0; i < DW__COUNT(blocks); i++) dw__release(blocks[i]);
+}
+
+static bool item_make(item *work, const job *all) {
+  size_t qk = (size_t)all->shape->head_dim_qk, v = (size_t)all->shape->head_dim_v, size = all->math->size;
+  *work = (item){.job = all};
+  work->q = dw__alloc(ITEM_MOST * qk * sizeof(float));
+  work->kv = dw__alloc(BLOCK * qk * sizeof(float));
+  work->seen = dw__alloc(ITEM_MOST * BLOCK);
+  work->views = dw__alloc((size_t)(ITEM_MOST + 1) * (size_t)all->shape->width);
+  work->wide_q = dw__alloc(ITEM_MOST * qk * size);
+  work->wide_kv = dw__alloc(BLOCK * qk * size);
+  work->scores = dw__alloc(ITEM_MOST * BLOCK * size);
+  work->out = dw__alloc(ITEM_MOST * v * size);
+  return work->q && work->kv && work->seen && work->views && work->wide_q && work->wide_kv && work->scores && work->out;
+}
+
+static void *run_items(void *argument) {
+  item *work = argument;
+  job *all = (job *)work->job;
+  for (int i; (i = atomic_fetch_add(&all->next, 1)) < all->items;) {
+    while (i >= all->first_item[work->request + 1]) work->request++;
+    dw__request request = dw__oracle_request(all->shape, all->args, work->request);
+    work->first = (i - all->first_item[work->request]) * all->item_vectors;
+    int left = request.rows * all->shape->heads - work->first;
+    work->count = left < all->item_vectors ? left : all->item_vectors;
+    run_item(work);
+  }
+  return NULL;
+}
+
+// Items small enough to give every thread one, large enough to use a block of tokens often.
+static void cut(job *all, int threads) {
+  int64_t vectors = 0;
+  for (int b = 0; b < all->args->batch; b++)
+    vectors += (int64_t)dw__oracle_request(all->shape, all->args, b).rows * all->shape->heads;
+  int64_t each = (vectors + threads - 1) / threads;
+  all->item_vectors = (int)(each < ITEM_LEAST ? ITEM_LEAST : each > ITEM_MOST ? ITEM_MOST : each);
+  all->items = 0;
+  for (int b = 0; b < all->args->batch; b++) {
+    int of_request = dw__oracle_request(all->shape, all->args, b).rows * all->shape->heads;
+    all->first_item[b] = all->items;
+    all->items += (of_request + all->item_vectors - 1) / all->item_vectors;
+  }
+  all->first_item[all->args->batch] = all->items;
+}
+
+// A thread that cannot be started is no failure: the others do its items.
+static void run_threads(item *works, int threads) {
+  pthread_t ids[THREADS_MOST];
+  int started = 0;
+  while (started < threads - 1 && pthread_create(&ids[started], NULL, run_items, &works[started + 1]) == 0) started++;
+  run_items(&works[0]);
+  for (int i = 0; i < started; i++) pthread_join(ids[i], NULL);
+}
+
+static int thread_count(int asked) {
+  long cores = asked > 0 ? asked : sysconf(_SC_NPROCESSORS_ONLN);
+  return (int)(cores < 1 ? 1 : cores > THREADS_MOST ? THREADS_MOST : cores);
+}
+
+static dw_status walk(const dw_shape *shape, const dw_args *args, const arithmetic *math, int threads, double *out, double *lse,
+                      dw_error *error) {
+  dw_status status = check(shape, args, error);
+  if (status) return status;
+  threads = thread_count(threads);
+  job all = {.shape = shape, .args = args, .math = math, .out = out, .lse = lse};
+  all.first_item = dw__calloc((size_t)args->batch + 1, sizeof *all.first_item);
+  item *works = dw__calloc((size_t)threads, sizeof *works);
+  bool enough = all.first_item && works;
+  if (enough) cut(&all, threads);
+  if (enough && threads > all.items) threads = all.items > 0 ? all.items : 1;
+  for (int i = 0; i < threads && enough; i++) enough = item_make(&works[i], &all);
+  if (enough)
+    run_threads(works, threads);
+  else
+    status = dw__fail(error, DW_OUT_OF_MEMORY, "oracle", "", "", "no memory for its work space");
+  for (int i = 0; works && i < threads; i++) item_free(&works[i]);
+  dw__release(works);
+  dw__release(all.first_item);
+  return status;
+}
+
+dw_status dw__oracle_exact(const dw_shape *shape, const dw_args *args, int threads, double *out, double *lse, dw_error *error) {
+  return walk(shape, args, &exact, threads, out, lse, error);
+}
+
+dw_status dw__oracle_plain(const dw_shape *shape, const dw_args *args, int threads, double *out, double *lse, dw_error *error) {
+  return walk(shape, args, &plain, threads, out, lse, error);
+}

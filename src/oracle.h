@@ -1,0 +1,24 @@
+// The answer on the CPU, from the contract in draftwood.h alone. Two arithmetics share one walk over requests, rows and tokens:
+// fp64, and what a straightforward fp32 kernel would give (its error is the yardstick for ours). All pointers in args are host
+// pointers. Both are for MLA shapes.
+#ifndef DRAFTWOOD_ORACLE_H
+#define DRAFTWOOD_ORACLE_H
+
+#include "core.h"
+
+// out [total_q, heads, v] and lse [total_q, heads] (base as in args), tight. threads: 0 = all cores.
+dw_status dw__oracle_exact(const dw_shape *shape, const dw_args *args, int threads, double *out, double *lse, dw_error *error);
+// fp32 accumulation, P rounded to the KV type, the result rounded to the output type.
+dw_status dw__oracle_plain(const dw_shape *shape, const dw_args *args, int threads, double *out, double *lse, dw_error *error);
+
+// Rows and tokens of one request, as the lengths and row offsets in args say.
+typedef struct dw__request {
+  int first_row, rows;
+  int prefix;  // committed tokens, visible to every live row
+  int tokens;  // prefix and the drafts that are there
+} dw__request;
+dw__request dw__oracle_request(const dw_shape *shape, const dw_args *args, int index);
+// Address of a request's token (prefix first, then drafts), of qk elements.
+const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token);
+
+#endif

@@ -1,0 +1,415 @@
+// Random problems: see problem.h. What a token, a row of q or a tree holds depends on the seed and on its place in the problem
+// alone, never on addressing, strides or page size: two specs that differ only in those have the same answer.
+#include "problem.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "guard.h"
+#include "oracle.h"
+#include "random.h"
+
+// ---- checks ---------------------------------------------------------------------------------------------------
+
+static int rows_of(const dw__problem_spec *spec, int request) {
+  return spec->rows ? spec->rows[request] : spec->shape.width;
+}
+
+static dw_status check_request(const dw__problem_spec *spec, int request, dw_error *error) {
+  char field[48], allowed[48];
+  snprintf(field, sizeof field, "prefix[%d]", request);
+  if (spec->prefix[request] < 0)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, spec->prefix[request], "0 or more", "committed tokens");
+  snprintf(field, sizeof field, "rows[%d]", request);
+  snprintf(allowed, sizeof allowed, "0 to %d", spec->shape.width);
+  int rows = rows_of(spec, request);
+  if (rows < 0 || rows > spec->shape.width)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, rows, allowed, "drafts of a request, at most the shape's width");
+  return DW_OK;
+}
+
+static dw_status check(const dw__problem_spec *spec, dw_error *error) {
+  dw_status status = dw_shape_check(&spec->shape, error);
+  if (status) return status;
+  if (spec->shape.attention != DW_MLA)
+    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
+  if (spec->batch < 1)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests of the problem");
+  if (!spec->prefix) return dw__fail(error, DW_BAD_ARGUMENT, "prefix", "NULL", "a list", "committed tokens of each request");
+  if (spec->spare_pages < 1)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "spare_pages", spec->spare_pages, "1 or more", "poisoned pages of the pool");
+  if (spec->draft_slots && (spec->addressing != DW_CSR || spec->lengths_include_drafts))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "draft_slots", spec->draft_slots, "0, or CSR with lengths of the prefix only",
+                        "drafts in slots of their own");
+  int64_t tokens = 0;
+  for (int b = 0; b < spec->batch && status == DW_OK; b++) {
+    status = check_request(spec, b, error);
+    tokens += (int64_t)spec->prefix[b] + rows_of(spec, b);
+  }
+  if (status == DW_OK && tokens > INT_MAX / 2)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "prefix", tokens, "2^30 tokens in all", "the problem is too large");
+  return status;
+}
+
+// ---- making ---------------------------------------------------------------------------------------------------
+
+// A problem on the way. Once an allocation has failed, `failed` is set; the steps after it have nothing to do.
+typedef struct maker {
+  dw__problem *problem;
+  dw__problem_memory *memory;
+  bool failed;
+  int pages, table_pages;  // of the pool; most pages of a request
+  int *units;              // the pool's slots (CSR) or pages (block table) in the order in which requests take them
+  int taken;
+} maker;
+
+enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS };
+
+// An own stream of random numbers for each thing, so that contents do not depend on the order of making.
+static uint64_t stream(const maker *make, int kind, int request, int i) {
+  uint64_t state = make->problem->spec.seed ^ (uint64_t)kind << 56;
+  state = dw__random(&state) ^ (uint64_t)request;
+  state = dw__random(&state) ^ (uint64_t)i;
+  return dw__random(&state);
+}
+
+static void *array(maker *make, size_t size, size_t *bytes) {
+  dw__guarded *made = make->failed ? NULL : dw__guard_make(&make->memory->arrays, size);
+  if (bytes) *bytes = size;
+  if (!made) make->failed = true;
+  return made ? made->data : NULL;
+}
+
+static void *scratch(maker *make, size_t count, size_t size) {
+  void *made = make->failed ? NULL : dw__calloc(count ? count : 1, size);
+  if (!made) make->failed = true;
+  return made;
+}
+
+// Elements from the first to the last one used; nothing lies behind the last row, that is where the guard page is.
+static size_t extent(int64_t outer, int64_t outer_stride, int64_t inner, int64_t inner_stride, int64_t last) {
+  return outer > 0 && inner > 0 ? (size_t)((outer - 1) * outer_stride + (inner - 1) * inner_stride + last) : 0;
+}
+
+static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
+
+static void make_sizes(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  problem->prefix = scratch(make, (size_t)spec->batch, sizeof(int));
+  problem->rows = scratch(make, (size_t)spec->batch, sizeof(int));
+  if (make->failed) return;
+  int tokens = 0, pages = 0;
+  for (int b = 0; b < spec->batch; b++) {
+    problem->prefix[b] = spec->prefix[b];
+    problem->rows[b] = rows_of(spec, b);
+    problem->total_q += problem->rows[b];
+    int own = spec->prefix[b] + problem->rows[b], own_pages = (own + spec->shape.page - 1) / spec->shape.page;
+    tokens += own;
+    pages += own_pages;
+    if (own_pages > make->table_pages) make->table_pages = own_pages;
+  }
+  if (spec->addressing == DW_CSR) pages = (tokens + spec->shape.page - 1) / spec->shape.page;
+  make->pages = pages + spec->spare_pages;
+}
+
+static void make_strides(maker *make) {
+  const dw_shape *shape = &make->problem->spec.shape;
+  dw_args *args = &make->problem->args;
+  args->q_head_stride = shape->head_dim_qk + 8;
+  args->q_row_stride = shape->heads * args->q_head_stride + 24;
+  args->out_head_stride = shape->head_dim_v + 8;
+  args->out_row_stride = shape->heads * args->out_head_stride + 16;
+  args->lse_row_stride = shape->heads + 3;
+  args->kv_token_stride = shape->head_dim_qk + 24;
+  args->kv_page_stride = shape->page * args->kv_token_stride + 40;
+}
+
+static void make_q(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw_shape *shape = &problem->spec.shape;
+  int64_t head_stride = or_else(problem->args.q_head_stride, shape->head_dim_qk);
+  int64_t row_stride = or_else(problem->args.q_row_stride, shape->heads * head_stride);
+  size_t size = dw__dtype_size(shape->q);
+  char *q = array(make, size * extent(problem->total_q, row_stride, shape->heads, head_stride, shape->head_dim_qk),
+                  &problem->q_bytes);
+  problem->args.q = q;
+  int64_t row = 0;
+  for (int b = 0; b < problem->spec.batch && q; b++)
+    for (int r = 0; r < problem->rows[b]; r++, row++) {
+      uint64_t seed = stream(make, STREAM_Q, b, r);
+      for (int h = 0; h < shape->heads; h++)
+        for (int d = 0; d < shape->head_dim_qk; d++) {
+          double value = dw__random_normal(&seed) * (double)problem->spec.q_scale;
+          dw__from_float(shape->q, value, q + (size_t)(row * row_stride + h * head_stride + d) * size);
+        }
+    }
+}
+
+static void make_out(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw_shape *shape = &problem->spec.shape;
+  int64_t head_stride = or_else(problem->args.out_head_stride, shape->head_dim_v);
+  int64_t row_stride = or_else(problem->args.out_row_stride, shape->heads * head_stride);
+  size_t elements = extent(problem->total_q, row_stride, shape->heads, head_stride, shape->head_dim_v);
+  problem->args.out = array(make, elements * dw__dtype_size(shape->out), &problem->out_bytes);
+  make->memory->out = make->memory->arrays;
+  elements = extent(problem->total_q, or_else(problem->args.lse_row_stride, shape->heads), shape->heads, 1, 1);
+  problem->args.lse = array(make, elements * sizeof(float), &problem->lse_bytes);
+  make->memory->lse = make->memory->arrays;
+  size_t vectors = (size_t)problem->total_q * (size_t)shape->heads;
+  problem->out64 = scratch(make, vectors * (size_t)shape->head_dim_v, sizeof(double));
+  problem->lse64 = scratch(make, vectors, sizeof(double));
+}
+
+// ---- rows, lengths and trees ----------------------------------------------------------------------------------
+
+static void make_lengths(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  size_t batch = (size_t)spec->batch;
+  int32_t *kv_len = array(make, batch * sizeof *kv_len, NULL);
+  int32_t *indptr = spec->rows ? array(make, (batch + 1) * sizeof *indptr, &problem->indptr_bytes) : NULL;
+  problem->args.kv_len = kv_len;
+  problem->args.qo_indptr = indptr;
+  if (make->failed) return;
+  if (indptr) indptr[0] = 0;
+  for (size_t b = 0; b < batch; b++) {
+    kv_len[b] = problem->prefix[b] + (spec->lengths_include_drafts ? problem->rows[b] : 0);
+    if (indptr) indptr[b + 1] = indptr[b] + problem->rows[b];
+  }
+}
+
+static void make_tree(const maker *make, int request, int *parents) {
+  const dw__problem_spec *spec = &make->problem->spec;
+  int nodes = make->problem->rows[request];
+  uint64_t seed = stream(make, STREAM_TREE, request, 0);
+  if (spec->tree == DW__TREE_RANDOM) dw__tree_random(&seed, nodes, parents);
+  for (int i = 0; i < nodes && spec->tree != DW__TREE_RANDOM; i++)
+    parents[i] = i == 0 ? -1 : spec->tree == DW__TREE_STAR ? 0 : i - 1;
+}
+
+// A dead node's children move up to its parent: a dead node has none.
+static void make_dead(const maker *make, int request, int *parents) {
+  int nodes = make->problem->rows[request];
+  uint64_t seed = stream(make, STREAM_DEAD, request, 0);
+  for (int i = 0; i < nodes; i++) {
+    if (dw__random_below(&seed, 8)) continue;
+    for (int j = i + 1; j < nodes; j++)
+      if (parents[j] == i) parents[j] = parents[i];
+    parents[i] = -2;
+  }
+}
+
+// Bits of drafts that the request does not have are set, since they must not matter.
+static void make_bits(const int *parents, int nodes, int words, uint32_t *rows) {
+  dw__tree_masks(parents, nodes, words, NULL, rows, NULL);
+  for (int i = 0; i < nodes; i++)
+    for (int j = nodes; j < 32 * words; j++) rows[(size_t)i * (size_t)words + (size_t)j / 32] |= 1u << (j % 32);
+}
+
+static void make_mask(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  if (spec->mask_kind == DW_MASK_NONE) return;
+  int words = 1;
+  if (spec->mask_kind == DW_MASK_BITS) {
+    words = (spec->shape.width + 31) / 32;
+    if (spec->strided) problem->args.mask_row_stride = words += 2;
+  }
+  uint32_t *mask = array(make, (size_t)problem->total_q * (size_t)words * sizeof *mask, &problem->mask_bytes);
+  int *parents = scratch(make, (size_t)spec->shape.width, sizeof *parents);
+  problem->args.mask = mask;
+  for (int b = 0; b < spec->batch && !make->failed; b++) {
+    make_tree(make, b, parents);
+    if (spec->dead_nodes && spec->mask_kind == DW_MASK_PARENTS) make_dead(make, b, parents);
+    if (spec->mask_kind == DW_MASK_BITS)
+      make_bits(parents, problem->rows[b], words, mask);
+    else
+      memcpy(mask, parents, (size_t)problem->rows[b] * sizeof *parents);
+    mask += (size_t)problem->rows[b] * (size_t)words;
+  }
+  dw__release(parents);
+}
+
+// ---- the pool and the ways to name its places -----------------------------------------------------------------
+
+// In order: from the second page on, so that place 0 is never right by luck. Shuffled: any places of the whole pool.
+static void make_units(maker *make) {
+  const dw__problem_spec *spec = &make->problem->spec;
+  int each = spec->addressing == DW_CSR ? spec->shape.page : 1, count = make->pages * each;
+  make->units = scratch(make, (size_t)count, sizeof *make->units);
+  if (make->failed) return;
+  for (int i = 0; i < count; i++) make->units[i] = (i + each) % count;
+  uint64_t seed = stream(make, STREAM_SLOTS, 0, 0);
+  for (int i = count - 1; i > 0 && spec->shuffle; i--) {
+    int j = dw__random_below(&seed, i + 1), unit = make->units[i];
+    make->units[i] = make->units[j];
+    make->units[j] = unit;
+  }
+}
+
+// NaN and both infinities in turn, everywhere; tokens are written over it.
+static void poison_pool(maker *make, uint16_t *kv) {
+  uint16_t infinity = make->problem->spec.shape.kv == DW_BF16 ? 0x7F80 : 0x7C00;
+  const uint16_t pattern[4] = {DW__POISON, infinity, DW__POISON | 0x8000, (uint16_t)(infinity | 0x8000)};
+  for (size_t i = 0; i < make->problem->kv_bytes / 2; i++) kv[i] = pattern[i % 4];
+}
+
+static uint16_t *make_pool(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw_shape *shape = &problem->spec.shape;
+  int64_t token_stride = or_else(problem->args.kv_token_stride, shape->head_dim_qk);
+  int64_t page_stride = or_else(problem->args.kv_page_stride, shape->page * token_stride);
+  size_t elements = extent(make->pages, page_stride, shape->page, token_stride, shape->head_dim_qk);
+  uint16_t *kv = array(make, elements * dw__dtype_size(shape->kv), &problem->kv_bytes);
+  problem->args.kv = kv;
+  if (kv) poison_pool(make, kv);
+  return kv;
+}
+
+static void write_token(const maker *make, uint16_t *kv, int request, int token, int64_t slot) {
+  const dw_shape *shape = &make->problem->spec.shape;
+  int64_t token_stride = or_else(make->problem->args.kv_token_stride, shape->head_dim_qk);
+  int64_t page_stride = or_else(make->problem->args.kv_page_stride, shape->page * token_stride);
+  uint16_t *to = kv + slot / shape->page * page_stride + slot % shape->page * token_stride;
+  uint64_t seed = stream(make, STREAM_KV, request, token);
+  for (int d = 0; d < shape->head_dim_qk; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d]);
+}
+
+// Page ids behind the pages that a request uses are garbage, as engines leave them.
+static void make_table(maker *make, uint16_t *kv) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  int page = spec->shape.page, columns = make->table_pages > 0 ? make->table_pages : 1;
+  if (spec->strided) columns += 2;
+  int64_t stride = spec->strided ? columns + 3 : columns;
+  problem->args.table_columns = columns;
+  problem->args.block_table_stride = spec->strided ? stride : 0;
+  int32_t *table = array(make, sizeof *table * extent(spec->batch, stride, columns, 1, 1), &problem->table_bytes);
+  problem->args.block_table = table;
+  if (make->failed) return;
+  for (size_t i = 0; i < problem->table_bytes / sizeof *table; i++) table[i] = 0x3FFFFFFF;
+  for (int b = 0; b < spec->batch; b++)
+    for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
+      int32_t *entry = &table[b * stride + token / page];
+      if (token % page == 0) *entry = make->units[make->taken++];
+      write_token(make, kv, b, token, (int64_t)*entry * page + token % page);
+    }
+}
+
+static void put_index(void *list, int index64, int64_t i, int slot) {
+  if (index64)
+    ((int64_t *)list)[i] = slot;
+  else
+    ((int32_t *)list)[i] = slot;
+}
+
+static void make_csr(maker *make, uint16_t *kv) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  size_t index_size = spec->index64 ? 8 : 4, batch = (size_t)spec->batch;
+  int32_t *indptr = array(make, (batch + 1) * sizeof *indptr, &problem->indptr_bytes);
+  if (!indptr) return;
+  indptr[0] = 0;
+  for (size_t b = 0; b < batch; b++)
+    indptr[b + 1] = indptr[b] + problem->prefix[b] + (spec->draft_slots ? 0 : problem->rows[b]);
+  void *indices = array(make, (size_t)indptr[batch] * index_size, &problem->index_bytes);
+  void *drafts = NULL;
+  if (spec->draft_slots) drafts = array(make, (size_t)problem->total_q * index_size, &problem->draft_slots_bytes);
+  problem->args.kv_indptr = indptr;
+  problem->args.kv_indices = indices;
+  problem->args.draft_slots = drafts;
+  int64_t first_row = 0;
+  for (int b = 0; b < spec->batch && !make->failed; b++) {
+    for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
+      int slot = make->units[make->taken++];
+      bool apart = drafts && token >= problem->prefix[b];
+      int64_t place = apart ? first_row + token - problem->prefix[b] : indptr[b] + token;
+      put_index(apart ? drafts : indices, spec->index64, place, slot);
+      write_token(make, kv, b, token, slot);
+    }
+    first_row += problem->rows[b];
+  }
+}
+
+static void make_kv(maker *make) {
+  make_units(make);
+  uint16_t *kv = make_pool(make);
+  if (!make->failed && make->problem->spec.addressing == DW_CSR) make_csr(make, kv);
+  if (!make->failed && make->problem->spec.addressing == DW_BLOCK_TABLE) make_table(make, kv);
+  dw__release(make->units);
+}
+
+// ---- the whole ------------------------------------------------------------------------------------------------
+
+static void make_scalars(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  problem->args.size = sizeof problem->args;
+  problem->args.batch = spec->batch;
+  problem->args.total_q = problem->total_q;
+  problem->args.addressing = spec->addressing;
+  problem->args.index64 = spec->addressing == DW_CSR && spec->index64;
+  problem->args.lengths_include_drafts = spec->lengths_include_drafts;
+  problem->args.mask_kind = spec->mask_kind;
+  problem->args.lse_base_e = spec->lse_base_e;
+  // 1 / sqrt(192) for DeepSeek's 576, so that scores spread as they do there.
+  problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);
+  problem->spec.prefix = problem->prefix;
+  if (spec->rows) problem->spec.rows = problem->rows;
+}
+
+static void make_all(maker *make) {
+  make_sizes(make);
+  if (make->failed) return;
+  if (make->problem->spec.strided) make_strides(make);
+  make_q(make);
+  make_out(make);
+  make_lengths(make);
+  make_mask(make);
+  make_kv(make);
+  make_scalars(make);
+}
+
+dw_status dw__problem_make(const dw__problem_spec *spec, dw__problem **result, dw_error *error) {
+  dw_status status = check(spec, error);
+  if (status) return status;
+  maker make = {0};
+  make.problem = scratch(&make, 1, sizeof *make.problem);
+  make.memory = scratch(&make, 1, sizeof *make.memory);
+  if (make.problem) {
+    make.problem->memory = make.memory;
+    make.problem->spec = *spec;
+  }
+  if (!make.failed) make_all(&make);
+  if (make.failed) {
+    dw__problem_free(make.problem);
+    return dw__fail(error, DW_OUT_OF_MEMORY, "problem", "", "", "no memory for its arrays");
+  }
+  *result = make.problem;
+  return DW_OK;
+}
+
+void dw__problem_free(dw__problem *problem) {
+  if (!problem) return;
+  dw__problem_memory *memory = problem->memory;
+  if (memory) {
+    dw__guard_free(memory->arrays);
+    dw__release(memory->bounds);
+    dw__release(memory);
+  }
+  dw__release(problem->prefix);
+  dw__release(problem->rows);
+  dw__release(problem->out64);
+  dw__release(problem->lse64);
+  dw__release(problem);
+}
+
+void dw__problem_poison(dw__problem *problem) {
+  dw__problem_memory *memory = problem->memory;
+  dw__guard_poison(memory->out);
+  dw__guard_poison(memory->lse);
+}
