@@ -16,7 +16,7 @@ enum {
   OLD_ABI = 7,             // ELF ABI version of sm_90 and before under NVRTC 12
   OLD_SPECIFIC_FLAG = 0x800,
   OLD_BARRIERS_SHIFT = 20,  // in the flags of .text.NAME
-  SPECIFIC_FLAG = 0x8,     // NVRTC 12; from 13 on a .nv.compat record says it
+  SPECIFIC_FLAG = 0x8,      // NVRTC 12; from 13 on a .nv.compat record says it
 };
 
 // Attributes of .nv.info (per file, with a symbol index) and .nv.info.NAME (per kernel).
@@ -104,7 +104,8 @@ static bytes named_bytes(const struct image *image, const char *prefix, const ch
 static const char *check_header(const struct image *image) {
   const Elf64_Ehdr *header = &image->header;
   if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return "it is not an ELF file";
-  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB) return "it is not 64-bit little-endian";
+  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB)
+    return "it is not 64-bit little-endian";
   if (header->e_machine != MACHINE_CUDA) return "it is not for a CUDA machine";
   if (header->e_type != ET_EXEC) return "it is not linked";
   if (header->e_ehsize != sizeof *header || header->e_shentsize != sizeof(Elf64_Shdr)) return "its header sizes are wrong";
@@ -117,7 +118,8 @@ static const char *check_header(const struct image *image) {
 static const char *check_extent(const struct image *image) {
   const Elf64_Ehdr *header = &image->header;
   bytes part;
-  if (!slice(image->file, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr), &part)) return "its section table is cut";
+  if (!slice(image->file, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr), &part))
+    return "its section table is cut";
   for (unsigned i = 0; i < header->e_shnum; i++) {
     Elf64_Shdr section = section_at(image, i);
     if (!section_bytes(image, &section, &part)) return "a section is cut";
@@ -136,7 +138,8 @@ static const char *check_extent(const struct image *image) {
 
 static const char *find_tables(struct image *image) {
   Elf64_Shdr names = section_at(image, image->header.e_shstrndx);
-  if (names.sh_type != SHT_STRTAB || !section_bytes(image, &names, &image->section_names)) return "its section names are missing";
+  if (names.sh_type != SHT_STRTAB || !section_bytes(image, &names, &image->section_names))
+    return "its section names are missing";
   for (unsigned i = 0; i < image->header.e_shnum; i++) {
     Elf64_Shdr section = section_at(image, i);
     if (section.sh_type != SHT_SYMTAB) continue;
@@ -219,11 +222,11 @@ static void read_kernel_info(bytes info, dw_resources *kernel) {
   struct attribute attribute;
   while (next_attribute(&info, &attribute)) {
     switch (attribute.id) {
-      case INFO_MAX_THREADS:
-      case INFO_REQUIRED_THREADS: kernel->max_threads = thread_count(attribute.value); break;
-      case INFO_BARRIERS: kernel->barriers = first_byte(attribute.value); break;
-      case INFO_SETMAXNREG: kernel->uses_setmaxnreg = 1; break;
-      default: break;
+    case INFO_MAX_THREADS:
+    case INFO_REQUIRED_THREADS: kernel->max_threads = thread_count(attribute.value); break;
+    case INFO_BARRIERS: kernel->barriers = first_byte(attribute.value); break;
+    case INFO_SETMAXNREG: kernel->uses_setmaxnreg = 1; break;
+    default: break;
     }
   }
 }

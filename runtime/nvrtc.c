@@ -121,7 +121,8 @@ static void first_error_line(const char *log, char *text, size_t capacity) {
     size_t length = strcspn(line, "\n");
     next = line[length] ? line + length + 1 : NULL;
     bool says_error = line_is_error(line, length, "error") || line_is_error(line, length, "fatal");
-    if (length && (says_error || !text[0])) snprintf(text, capacity, "%.*s", (int)(length < capacity ? length : capacity), line);
+    if (length && (says_error || !text[0]))
+      snprintf(text, capacity, "%.*s", (int)(length < capacity ? length : capacity), line);
     if (says_error) return;
   }
 }
@@ -131,15 +132,16 @@ static dw_status fail_compile(const dw__nvrtc *nvrtc, const char *name, int resu
   first_error_line(log, line, sizeof line);
   if (result == DW__NVRTC_OUT_OF_MEMORY) fail_call(nvrtc, "nvrtcCompileProgram", result, error);
   else if (line[0]) dw__fail(error, DW_COMPILE, "source", "", "", "%s", line);
-  else dw__fail(error, DW_COMPILE, "source", name, "", "nvrtcCompileProgram answered %d (%s) with an empty log", result,
-                result_text(nvrtc, result));
+  else
+    dw__fail(error, DW_COMPILE, "source", name, "", "nvrtcCompileProgram answered %d (%s) with an empty log", result,
+             result_text(nvrtc, result));
   dw__error_log(error, log);
   return result == DW__NVRTC_OUT_OF_MEMORY ? DW_OUT_OF_MEMORY : DW_COMPILE;
 }
 
 // Compiles and hands back the program, whatever came of it; the compile's own result is the return value.
-static int compile_program(const dw__nvrtc *nvrtc, const char *name, const char *source, const char *const *options, size_t count,
-                           dw__nvrtc_program **program) {
+static int compile_program(const dw__nvrtc *nvrtc, const char *name, const char *source, const char *const *options,
+                           size_t count, dw__nvrtc_program **program) {
   *program = NULL;
   int result = nvrtc->table.nvrtcCreateProgram(program, source, name, 0, NULL, NULL);
   if (result != DW__NVRTC_SUCCESS) {
@@ -235,8 +237,8 @@ static dw_status fail_target(const dw__nvrtc *nvrtc, const char *target, dw_erro
   int arch = 0;
   char suffix = 0;
   const char *since = parse_target(target, &arch, &suffix) ? target_since(arch, suffix) : NULL;
-  return dw__fail(error, DW_UNSUPPORTED_TARGET, "target", target, allowed, "%s (%s) does not compile for it%s%s", nvrtc->version,
-                  nvrtc->path, since ? "; it needs NVRTC " : "", since ? since : "");
+  return dw__fail(error, DW_UNSUPPORTED_TARGET, "target", target, allowed, "%s (%s) does not compile for it%s%s",
+                  nvrtc->version, nvrtc->path, since ? "; it needs NVRTC " : "", since ? since : "");
 }
 
 // Of the options, "" where they name none.
@@ -245,8 +247,8 @@ static const char *options_target(const dw__options *options) {
   return equals ? equals + 1 : "";
 }
 
-dw_status dw__nvrtc_compile(const dw__nvrtc *nvrtc, const char *name, const char *source, const dw__options *options, void **cubin,
-                            size_t *size, char **log, dw_error *error) {
+dw_status dw__nvrtc_compile(const dw__nvrtc *nvrtc, const char *name, const char *source, const dw__options *options,
+                            void **cubin, size_t *size, char **log, dw_error *error) {
   const char *target = options_target(options);
   dw__nvrtc_program *program;
   char *bytes = NULL, *text;
@@ -321,8 +323,8 @@ static dw_status probe(dw__nvrtc *nvrtc, dw_error *error) {
   if (result == DW__NVRTC_BUILTINS) {
     status = fail_builtins(nvrtc, error);
   } else if (result != DW__NVRTC_SUCCESS) {
-    status = dw__fail(error, DW_NO_COMPILER, "nvrtc", nvrtc->path, "", "an empty program does not compile: result %d (%s)", result,
-                      result_text(nvrtc, result));
+    status = dw__fail(error, DW_NO_COMPILER, "nvrtc", nvrtc->path, "", "an empty program does not compile: result %d (%s)",
+                      result, result_text(nvrtc, result));
     if (program) dw__error_log(error, fetch_log(nvrtc, program));
   } else if (!version_from_ptx(ptx, nvrtc->version, sizeof nvrtc->version)) {
     snprintf(nvrtc->version, sizeof nvrtc->version, "nvrtc %d.%d", nvrtc->major, nvrtc->minor);
@@ -344,7 +346,8 @@ static dw_status check_version(dw__nvrtc *nvrtc, dw_error *error) {
 
 static dw_status read_archs(dw__nvrtc *nvrtc, dw_error *error) {
   int count = 0, result = nvrtc->table.nvrtcGetNumSupportedArchs(&count);
-  if (result == DW__NVRTC_SUCCESS && count > 0 && count <= ARCHS_MAX) result = nvrtc->table.nvrtcGetSupportedArchs(nvrtc->archs);
+  if (result == DW__NVRTC_SUCCESS && count > 0 && count <= ARCHS_MAX)
+    result = nvrtc->table.nvrtcGetSupportedArchs(nvrtc->archs);
   else count = 0;
   nvrtc->arch_count = result == DW__NVRTC_SUCCESS ? count : 0;
   if (nvrtc->arch_count > 0) return DW_OK;
@@ -424,7 +427,8 @@ static void read_build_id(const char *notes, size_t size, char *text, size_t cap
     const char *name = notes + at + sizeof note, *body = name + name_size;
     if (name_size > size - at - sizeof note || body_size > size - at - sizeof note - name_size) return;
     if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(name, "GNU", 4) == 0) {
-      for (size_t i = 0; i < note.n_descsz && 2 * i + 2 < capacity; i++) snprintf(text + 2 * i, 3, "%02x", (unsigned char)body[i]);
+      for (size_t i = 0; i < note.n_descsz && 2 * i + 2 < capacity; i++)
+        snprintf(text + 2 * i, 3, "%02x", (unsigned char)body[i]);
       return;
     }
     at += sizeof note + name_size + body_size;
@@ -438,7 +442,8 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *user) {
   for (int i = 0; i < info->dlpi_phnum && !search->text[0]; i++) {
     const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
     if (segment->p_type != PT_NOTE) continue;
-    read_build_id((const char *)(uintptr_t)(info->dlpi_addr + segment->p_vaddr), segment->p_memsz, search->text, search->capacity);
+    read_build_id((const char *)(uintptr_t)(info->dlpi_addr + segment->p_vaddr), segment->p_memsz, search->text,
+                  search->capacity);
   }
   return 1;
 }
@@ -469,7 +474,7 @@ static dw_status open_library(void *library, const char *asked, dw__nvrtc **nvrt
 #define X(name, arguments) {#name, offsetof(dw__nvrtc_table, name), true},
     DW__NVRTC_REQUIRED(X)
 #undef X
-    {"nvrtcGetErrorString", offsetof(dw__nvrtc_table, nvrtcGetErrorString), false},
+      {"nvrtcGetErrorString", offsetof(dw__nvrtc_table, nvrtcGetErrorString), false},
   };
   dw__nvrtc *opened = nvrtc_new();
   if (!opened) {
@@ -590,8 +595,9 @@ static bool try_given(struct search *search, const char *path) {
 
 // The last NVRTC that was there says most about what to mend; else that there was none. The log tells of every place.
 static dw_status fail_search(struct search *search, const char *given, dw_error *error) {
-  static const char advice[] = "install NVRTC (the Python package nvidia-cuda-nvrtc or a CUDA toolkit), or set DRAFTWOOD_NVRTC to "
-                               "its file or folder";
+  static const char advice[] =
+    "install NVRTC (the Python package nvidia-cuda-nvrtc or a CUDA toolkit), or set DRAFTWOOD_NVRTC to "
+    "its file or folder";
   dw_status status = search->last.status;
   if (!error) return status == DW_OK ? DW_NO_COMPILER : status;
   if (status == DW_OK) {

@@ -16,19 +16,19 @@ enum {
 };
 
 // X(name, arguments): all of them return an int result, except the error's text.
-#define DW__NVRTC_REQUIRED(X)                                                                                     \
-  X(nvrtcVersion, (int *major, int *minor))                                                                       \
-  X(nvrtcGetNumSupportedArchs, (int *count))                                                                      \
-  X(nvrtcGetSupportedArchs, (int *archs))                                                                         \
-  X(nvrtcCreateProgram, (dw__nvrtc_program * *program, const char *source, const char *name, int header_count,    \
-                         const char *const *headers, const char *const *header_names))                            \
-  X(nvrtcDestroyProgram, (dw__nvrtc_program * *program))                                                          \
-  X(nvrtcCompileProgram, (dw__nvrtc_program * program, int option_count, const char *const *options))             \
-  X(nvrtcGetCUBINSize, (dw__nvrtc_program * program, size_t *size))                                               \
-  X(nvrtcGetCUBIN, (dw__nvrtc_program * program, char *cubin))                                                    \
-  X(nvrtcGetPTXSize, (dw__nvrtc_program * program, size_t *size))                                                 \
-  X(nvrtcGetPTX, (dw__nvrtc_program * program, char *ptx))                                                        \
-  X(nvrtcGetProgramLogSize, (dw__nvrtc_program * program, size_t *size))                                          \
+#define DW__NVRTC_REQUIRED(X)                                                                                  \
+  X(nvrtcVersion, (int *major, int *minor))                                                                    \
+  X(nvrtcGetNumSupportedArchs, (int *count))                                                                   \
+  X(nvrtcGetSupportedArchs, (int *archs))                                                                      \
+  X(nvrtcCreateProgram, (dw__nvrtc_program * *program, const char *source, const char *name, int header_count, \
+                         const char *const *headers, const char *const *header_names))                         \
+  X(nvrtcDestroyProgram, (dw__nvrtc_program * *program))                                                       \
+  X(nvrtcCompileProgram, (dw__nvrtc_program * program, int option_count, const char *const *options))          \
+  X(nvrtcGetCUBINSize, (dw__nvrtc_program * program, size_t * size))                                           \
+  X(nvrtcGetCUBIN, (dw__nvrtc_program * program, char *cubin))                                                 \
+  X(nvrtcGetPTXSize, (dw__nvrtc_program * program, size_t * size))                                             \
+  X(nvrtcGetPTX, (dw__nvrtc_program * program, char *ptx))                                                     \
+  X(nvrtcGetProgramLogSize, (dw__nvrtc_program * program, size_t * size))                                      \
   X(nvrtcGetProgramLog, (dw__nvrtc_program * program, char *log))
 
 typedef struct dw__nvrtc_table {
