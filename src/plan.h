@@ -20,7 +20,7 @@ typedef struct dw__plan_kernel {
 
 typedef struct dw__plan {
   int groups, slots;  // see dw_params
-  size_t partial_bytes, workspace_bytes;
+  size_t partial_bytes, lse_bytes, workspace_bytes;  // workspace: partials, their lse, the packed mask
   int early_launch;
   int count;          // kernels of a call, in launch order, for masks that need no packing
   dw__plan_kernel kernels[DW__PLAN_KERNELS];

@@ -44,6 +44,8 @@ DEV u32 vote_ballot(bool p) {
   return r;
 }
 
+DEV u32 lowest_bit(u32 v) { return __ffs(v) - 1; }  // v != 0
+
 // ---- arithmetic -----------------------------------------------------------------------------------------------
 DEV float exp2_approx(float x) {
   float y;

@@ -1,0 +1,260 @@
+#include "plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "rule.h"
+
+static int ceil_div(long long a, long long b) { return (int)((a + b - 1) / b); }
+static size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+static int max_rows(const dw_shape *shape) { return shape->width * shape->heads; }
+static int max_total_q(const dw_shape *shape, const dw_bounds *bounds) {
+  return bounds->total_q ? bounds->total_q : bounds->batch * shape->width;
+}
+static int mask_words(const dw_shape *shape) { return ceil_div(shape->width, 32); }
+
+static dw_status check_bounds(const dw_shape *shape, const dw_bounds *bounds, dw_error *e) {
+  if (bounds->batch < 1 || bounds->batch > 65535)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.batch", bounds->batch, "1 to 65535", "the most requests of a call");
+  if (bounds->total_q < 0 || bounds->total_q > bounds->batch * (long long)shape->width)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.total_q", bounds->total_q, "0 to batch x width", "rows of q in all");
+  if (bounds->kv_len < 1 || bounds->kv_len > 1 << 24)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.kv_len", bounds->kv_len, "1 to 16777216", "the most tokens of a request");
+  if (bounds->sm_count < 1 || bounds->sm_count > 4096)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.sm_count", bounds->sm_count, "1 to 4096", "multiprocessors of the GPU");
+  if (bounds->split_tokens < 0 || bounds->split_tokens % 16)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "0 or a multiple of 16",
+                        "tokens of a KV range in FIXED mode");
+  if (bounds->split_tokens && ceil_div(bounds->kv_len, bounds->split_tokens) > 65535)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "at least kv_len / 65535",
+                        "the ranges of a request are a grid dimension");
+  return DW_OK;
+}
+
+// Partial results live in the workspace: [partials][lse][packed mask], each 256-byte aligned.
+static size_t partial_slots(const dw_bounds *bounds, const dw_plan_slots *slots) {
+  return bounds->split_tokens ? (size_t)bounds->batch * slots->slots : (size_t)slots->slots;
+}
+
+static void add_combine(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan) {
+  const long long units = (long long)max_rows(shape) * shape->head_dim_v;
+  dw__plan_kernel *k = &plan->kernels[plan->count++];
+  *k = (dw__plan_kernel){.entry = "dw_combine", .grid = {1, (unsigned)bounds->batch, 1}, .block = 128, .dependent = true};
+  k->grid[0] = (unsigned)ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
+  if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = 8 * 132 * sizeof(float);
+}
+
+dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan, dw_error *e) {
+  memset(plan, 0, sizeof *plan);
+  dw_status s = check_bounds(shape, bounds, e);
+  if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
+  if (s != DW_OK) return s;
+  const int rows = max_rows(shape);
+  dw_plan_slots slots = dw__rule_slots(shape, variant, bounds);
+  plan->groups = slots.groups;
+  plan->slots = slots.slots;
+  dw__plan_kernel *main = &plan->kernels[plan->count++];
+  *main = (dw__plan_kernel){.entry = "dw_verify", .block = 128, .dynamic_shared = dw_shared_bytes(shape, variant)};
+  if (variant->family == DW_REFERENCE) {
+    main->grid[0] = (unsigned)ceil_div(rows, 4);
+    main->grid[1] = (unsigned)bounds->batch;
+    main->grid[2] = 1;
+    return DW_OK;
+  }
+  main->grid[0] = (unsigned)slots.groups;
+  main->grid[1] = (unsigned)slots.slots;
+  main->grid[2] = bounds->split_tokens ? (unsigned)bounds->batch : 1;
+  main->block = variant->family == DW_ROWSPLIT ? 512 : 128;
+  plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 2 <= bounds->sm_count;
+  add_combine(shape, variant, bounds, plan);
+  const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
+  plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)ceil_div(words, 128), 1, 1}, .block = 128};
+
+  const size_t partial_rows = partial_slots(bounds, &slots) * (size_t)rows;
+  plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_ROWSPLIT ? 2 : 4), 256);
+  plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
+  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + align_up((size_t)words * 4, 256);
+  return DW_OK;
+}
+
+static int64_t or_default(int64_t value, int64_t normal) { return value ? value : normal; }
+
+void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
+                     const dw_args *a, dw_params *p, dw_params *pack) {
+  const double log2e = 1.44269504088896340736, ln2 = 0.69314718055994530942;
+  memset(p, 0, sizeof *p);
+  p->q = a->q;
+  p->out = a->out;
+  p->lse = a->lse;
+  p->qo_indptr = a->qo_indptr;
+  p->kv = a->kv;
+  p->kv_len = a->kv_len;
+  p->kv_indptr = a->kv_indptr;
+  p->kv_indices = a->kv_indices;
+  p->draft_slots = a->lengths_include_drafts ? NULL : a->draft_slots;
+  p->block_table = a->block_table;
+  p->mask = a->mask;
+  p->q_head_stride = or_default(a->q_head_stride, shape->head_dim_qk);
+  p->q_row_stride = or_default(a->q_row_stride, shape->heads * p->q_head_stride);
+  p->out_head_stride = or_default(a->out_head_stride, shape->head_dim_v);
+  p->out_row_stride = or_default(a->out_row_stride, shape->heads * p->out_head_stride);
+  p->lse_row_stride = or_default(a->lse_row_stride, shape->heads);
+  p->kv_token_stride = or_default(a->kv_token_stride, shape->head_dim_qk);
+  p->kv_page_stride = or_default(a->kv_page_stride, shape->page * p->kv_token_stride);
+  p->table_columns = a->table_columns;
+  p->block_table_stride = or_default(a->block_table_stride, a->table_columns);
+  p->width = a->width ? a->width : shape->width;
+  p->mask_row_stride = or_default(a->mask_row_stride, ceil_div(p->width, 32));
+  p->scale_log2 = (float)(a->softmax_scale * log2e);
+  p->lse_factor = a->lse_base_e ? (float)ln2 : 1.f;
+  p->batch = a->batch;
+  p->total_q = a->total_q ? a->total_q : a->batch * p->width;
+  p->rows = max_rows(shape);
+  p->groups = plan->groups;
+  p->slots = plan->slots;
+  p->split_tokens = bounds->split_tokens;
+  p->split_mode = bounds->split_tokens ? DW_P_SPLIT_FIXED : DW_P_SPLIT_AUTO;
+  p->addressing = a->addressing == DW_CSR ? DW_P_CSR : DW_P_BLOCK_TABLE;
+  p->index64 = a->index64;
+  p->lengths_include_drafts = a->lengths_include_drafts;
+  p->mask_kind = a->mask_kind == DW_MASK_NONE      ? DW_P_MASK_NONE
+                 : a->mask_kind == DW_MASK_PARENTS ? DW_P_MASK_PARENTS
+                                                   : DW_P_MASK_BITS;
+  p->out_dtype = shape->out;
+  p->early_launch = plan->early_launch;
+  if (variant->family == DW_REFERENCE) return;
+
+  uint8_t *workspace = a->workspace;
+  p->partial = workspace;
+  p->partial_lse = (float *)(workspace + plan->partial_bytes);
+  if (a->mask_kind != DW_MASK_PARENTS) return;
+  void *packed = workspace + plan->partial_bytes + plan->lse_bytes;
+  if (pack) {
+    *pack = *p;
+    pack->out = packed;
+    pack->out_row_stride = mask_words(shape);
+    if (p->qo_indptr) pack->width = shape->width;
+  }
+  p->mask = packed;  // still called PARENTS: a row without its own bit is then known to be dead
+  p->mask_row_stride = mask_words(shape);
+}
+
+int dw__target_sm_count(int target) {
+  switch (target) {
+    case 120: return 188;  // RTX PRO 6000
+    case 121: return 48;   // GB10
+    case 90: return 132;
+    case 100: return 148;
+    case 103: return 148;
+    case 89: return 128;
+    case 86: return 84;
+    default: return 108;
+  }
+}
+
+// ---- argument checks ------------------------------------------------------------------------------------------
+
+static dw_status need(const void *p, const char *field, size_t align, dw_error *e) {
+  if (!p) return dw__fail(e, DW_BAD_ARGUMENT, field, "NULL", "a device pointer", "it is needed for this call");
+  if ((uintptr_t)p % align)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, field, (long long)((uintptr_t)p % align), align == 16 ? "0 modulo 16" : "its type's alignment",
+                        "the address is misaligned");
+  return DW_OK;
+}
+static dw_status need_range(long long value, const char *field, long long least, long long most, const char *why, dw_error *e) {
+  if (value >= least && value <= most) return DW_OK;
+  char allowed[64];
+  snprintf(allowed, sizeof allowed, "%lld to %lld", least, most);
+  return dw__fail_int(e, DW_BAD_ARGUMENT, field, value, allowed, "%s", why);
+}
+// A stride of 0 means "tight". Elements of `size` bytes; copies need 16-byte rows.
+static dw_status need_stride(int64_t value, const char *field, int64_t least, int size, dw_error *e) {
+  if (!value) return DW_OK;
+  if (value < least) return need_range(value, field, least, INT64_MAX / 4, "rows would overlap", e);
+  if (value * size % 16)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, field, value, "a multiple of 16 bytes", "rows are copied 16 bytes at a time");
+  return DW_OK;
+}
+
+#define TRY(call)                        \
+  do {                                   \
+    const dw_status try_ = (call);       \
+    if (try_ != DW_OK) return try_;      \
+  } while (0)
+
+static dw_status check_rows(const dw_shape *shape, const dw_bounds *bounds, const dw_args *a, dw_error *e) {
+  TRY(need_range(a->batch, "batch", 1, bounds->batch, "the kernel's bounds say how many requests a call may have", e));
+  TRY(need_range(a->width, "width", 0, shape->width, "the shape says how many rows a request may have", e));
+  const int width = a->width ? a->width : shape->width;
+  const long long most = max_total_q(shape, bounds);
+  const long long total = a->total_q ? a->total_q : (long long)a->batch * width;
+  TRY(need_range(total, "total_q", 0, most, "the kernel's bounds say how many rows of q a call may have", e));
+  if (!a->qo_indptr && total != (long long)a->batch * width)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "total_q", total, "batch x width", "without qo_indptr every request has width rows");
+  return DW_OK;
+}
+
+static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  TRY(need(a->kv, "kv", 16, e));
+  TRY(need_stride(a->kv_token_stride, "kv_token_stride", shape->head_dim_qk, 2, e));
+  const int64_t token = or_default(a->kv_token_stride, shape->head_dim_qk);
+  TRY(need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, 2, e));
+  TRY(need(a->kv_len, "kv_len", 4, e));
+  TRY(need_range((int)a->addressing, "addressing", 0, 1, "DW_CSR or DW_BLOCK_TABLE", e));
+  if (a->addressing == DW_BLOCK_TABLE) {
+    TRY(need(a->block_table, "block_table", 4, e));
+    TRY(need_range(a->table_columns, "table_columns", 1, INT32_MAX, "pages a row of the block table can name", e));
+    if (a->block_table_stride)
+      TRY(need_range(a->block_table_stride, "block_table_stride", a->table_columns, INT64_MAX / 4, "rows would overlap", e));
+    if (a->draft_slots)
+      return dw__fail(e, DW_BAD_ARGUMENT, "draft_slots", "a pointer", "NULL", "a block table names the drafts' pages itself");
+  } else {
+    const size_t align = a->index64 ? 8 : 4;
+    TRY(need(a->kv_indptr, "kv_indptr", 4, e));
+    TRY(need(a->kv_indices, "kv_indices", align, e));
+    if (a->draft_slots) {
+      TRY(need(a->draft_slots, "draft_slots", align, e));
+      if (a->lengths_include_drafts)
+        return dw__fail(e, DW_BAD_ARGUMENT, "draft_slots", "a pointer", "NULL",
+                        "lengths that include the drafts go with tables that include them");
+    }
+  }
+  return DW_OK;
+}
+
+dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *a, dw_error *e) {
+  if (a->size != sizeof(dw_args))
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "size", (long long)a->size, "sizeof(dw_args)", "the struct was made for another version");
+  const int out_bytes = shape->out == DW_F32 ? 4 : 2;
+  TRY(check_rows(shape, bounds, a, e));
+  TRY(need(a->q, "q", 16, e));
+  TRY(need_stride(a->q_head_stride, "q_head_stride", shape->head_dim_qk, 2, e));
+  TRY(need_stride(a->q_row_stride, "q_row_stride", shape->head_dim_qk, 2, e));
+  TRY(need(a->out, "out", 16, e));
+  TRY(need_stride(a->out_head_stride, "out_head_stride", shape->head_dim_v, out_bytes, e));
+  TRY(need_stride(a->out_row_stride, "out_row_stride", shape->head_dim_v, out_bytes, e));
+  if (a->lse) {
+    TRY(need(a->lse, "lse", 4, e));
+    if (a->lse_row_stride) TRY(need_range(a->lse_row_stride, "lse_row_stride", shape->heads, INT64_MAX / 4, "rows would overlap", e));
+  }
+  if (a->qo_indptr) TRY(need(a->qo_indptr, "qo_indptr", 4, e));
+  TRY(check_kv(shape, a, e));
+  TRY(need_range((int)a->mask_kind, "mask_kind", 0, 2, "DW_MASK_NONE, DW_MASK_PARENTS or DW_MASK_BITS", e));
+  if (a->mask_kind != DW_MASK_NONE) TRY(need(a->mask, "mask", 4, e));
+  if (a->mask_kind == DW_MASK_BITS && a->mask_row_stride)
+    TRY(need_range(a->mask_row_stride, "mask_row_stride", ceil_div(a->width ? a->width : shape->width, 32), INT64_MAX / 4,
+                   "a row of the mask has a bit a draft", e));
+  if (!(a->softmax_scale > 0.f) || !isfinite(a->softmax_scale)) {
+    char found[32];
+    snprintf(found, sizeof found, "%g", (double)a->softmax_scale);
+    return dw__fail(e, DW_BAD_ARGUMENT, "softmax_scale", found, "a positive number", "it multiplies q . k");
+  }
+  if (plan->workspace_bytes) {
+    TRY(need(a->workspace, "workspace", 256, e));
+    if (a->workspace_size < plan->workspace_bytes)
+      return dw__fail_int(e, DW_BAD_ARGUMENT, "workspace_size", (long long)a->workspace_size, "dw_workspace_size() bytes or more",
+                          "the kernel needs %zu bytes", plan->workspace_bytes);
+  }
+  return DW_OK;
+}

@@ -1,0 +1,212 @@
+// Which variant serves a shape, and which one to take for a problem when nothing was measured. The numbers come from timings on
+// an H200 under sm_120's limits (bench/results); everything that depends on them is in this file.
+#include "rule.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int ceil_div(long long a, long long b) { return (int)((a + b - 1) / b); }
+static int least(int a, int b) { return a < b ? a : b; }
+static int most(int a, int b) { return a > b ? a : b; }
+
+static int row_tiles(const dw_shape *shape) { return ceil_div((long long)shape->width * shape->heads, 8); }
+
+// ---- resources ------------------------------------------------------------------------------------------------
+
+// Shared memory a block may have: what the target gives, or what `limits` allows of it.
+static int shared_limit(const dw_shape *shape) {
+  if (shape->limits == 120) return 101376;
+  switch (shape->target / 10) {
+    case 12: return 101376;
+    case 9: case 10: return 232448;
+    default: return shape->target == 80 ? 166912 : 101376;
+  }
+}
+
+// The layout of templates/rowsplit.cuh in the same order.
+static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) {
+  const size_t rows = 8 * (size_t)variant->n_tiles;
+  const size_t ring = 4 * 16 * ((size_t)shape->head_dim_qk * 2 + 16);
+  const size_t scores = 4 * rows * 80, weights = 2 * rows * 48, rescale = 2 * rows * 4, flags = 32 + 16, final = 2 * rows * 4;
+  return ring + scores + weights + rescale + flags + final + 16 * 8;
+}
+
+size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant) {
+  return variant->family == DW_ROWSPLIT ? rowsplit_shared(shape, variant) : 0;
+}
+
+// ---- applicable -----------------------------------------------------------------------------------------------
+
+static dw_status no(dw_error *e, const char *field, long long found, const char *allowed, const char *why) {
+  return dw__fail_int(e, DW_NOT_APPLICABLE, field, found, allowed, "%s", why);
+}
+
+static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
+  if (s->head_dim_qk % 64) return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
+  if (s->head_dim_v % 128) return no(e, "v", s->head_dim_v, "a multiple of 128", "the output warps share the dimensions in pairs of 16");
+  const int wide = v->n_tiles > 2 && !v->setmaxnreg;
+  if (wide && s->head_dim_v % 256)
+    return no(e, "v", s->head_dim_v, "a multiple of 256 without setmaxnreg", "eight output warps share the dimensions in pairs of 16");
+  if (s->head_dim_qk > 576) return no(e, "qk", s->head_dim_qk, "up to 576", "q has to fit the registers of the score warps");
+  if (s->head_dim_v > 512) return no(e, "v", s->head_dim_v, "up to 512", "the output has to fit the registers of the output warps");
+  if (s->kv_heads != 1) return no(e, "hk", s->kv_heads, "1", "rowsplit serves MLA");
+  const int shared = (int)rowsplit_shared(s, v), limit = shared_limit(s);
+  if (shared > limit) {
+    char allowed[64];
+    snprintf(allowed, sizeof allowed, "up to %d bytes of shared memory", limit);
+    return no(e, "n_tiles", shared, allowed, "the ring and the scores of this many rows do not fit a block");
+  }
+  if (v->setmaxnreg && (s->target == 100 || s->target == 103 || s->target < 90))
+    return no(e, "setmaxnreg", 1, "0", "not proved on this target");
+  return DW_OK;
+}
+
+dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (s->attention != DW_MLA)
+    return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "no kernel family serves GQA yet");
+  if (s->q == DW_F32 || s->kv == DW_F32) return no(e, "q", 32, "bf16 or fp16", "q and KV are 16-bit");
+  if (s->q != s->kv) return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
+                                     "q and KV meet in one matrix instruction");
+  if (s->head_dim_qk % 32) return no(e, "qk", s->head_dim_qk, "a multiple of 32", "a warp shares a row");
+  if (s->head_dim_v % 32) return no(e, "v", s->head_dim_v, "a multiple of 32", "a warp shares a row");
+  if (v->checked) return no(e, "checked", v->checked, "0", "checked builds are not there yet");
+  if (v->family == DW_REFERENCE) {
+    if (v->combine != DW_COMBINE_NONE) return no(e, "combine", v->combine, "none", "reference does not split the KV");
+  } else {
+    if (v->combine == DW_COMBINE_NONE)
+      return dw__fail(e, DW_NOT_APPLICABLE, "combine", "none", "few or many", "partial results have to be merged");
+    if (v->combine == DW_COMBINE_MANY && s->head_dim_v % 128)
+      return no(e, "v", s->head_dim_v, "a multiple of 128 with combine=many", "a block merges 128 dimensions");
+    if (v->combine == DW_COMBINE_FEW && v->combine_splits > 16)
+      return no(e, "combine_splits", v->combine_splits, "1 to 16 with combine=few", "a thread holds all of them in registers");
+  }
+  if (v->family != DW_ROWSPLIT && (v->setmaxnreg || v->n_tiles != 1))
+    return dw__fail(e, DW_NOT_APPLICABLE, v->setmaxnreg ? "setmaxnreg" : "n_tiles", "set", "its normal value",
+                    "only rowsplit has this parameter");
+  return v->family == DW_ROWSPLIT ? rowsplit_applicable(s, v, e) : DW_OK;
+}
+
+// The feature level is the variant's: setmaxnreg needs the family target of sm_12x, or sm_90a.
+dw_status dw_compile_target(const dw_shape *s, const dw_variant *v, char text[16], dw_error *e) {
+  static const int known[] = {80, 86, 89, 90, 100, 103, 120, 121};
+  bool found = false;
+  for (size_t i = 0; i < DW__COUNT(known); i++) found |= known[i] == s->target;
+  if (!found)
+    return dw__fail_int(e, DW_UNSUPPORTED_TARGET, "target", s->target, "sm_80, 86, 89, 90, 100, 103, 120 or 121",
+                        "no template serves this GPU");
+  const char *suffix = !v->setmaxnreg ? "" : s->target == 90 ? "a" : "f";
+  snprintf(text, 16, "sm_%d%s", s->target, suffix);
+  return DW_OK;
+}
+
+// ---- the rule table -------------------------------------------------------------------------------------------
+
+// KV tiles an SM gets if one CTA takes all rows: the measure of how long a problem is.
+typedef struct load {
+  int rows, row_tiles, tiles;  // tiles: of one request
+  double tiles_per_sm;
+} load;
+
+static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
+  load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles = ceil_div(bounds->kv_len, 16)};
+  l.tiles_per_sm = (double)l.tiles * bounds->batch / bounds->sm_count;
+  return l;
+}
+
+#define SHORT_LOAD 1.5   // below: latency decides; small CTAs, few tiles each
+#define MEDIUM_LOAD 8.0  // below: three tiles of rows a CTA; above: the largest that fit, so that the KV is read less often
+
+static int choose_n_tiles(const load *l) {
+  const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : 5;
+  const int groups = ceil_div(l->row_tiles, largest);
+  return ceil_div(l->row_tiles, groups);  // as even as they go
+}
+
+static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
+  return variant->family == DW_ROWSPLIT ? ceil_div(row_tiles(shape), variant->n_tiles) : ceil_div(row_tiles(shape) * 8LL, 4);
+}
+
+// One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
+static int choose_ranges(const load *l, const dw_bounds *bounds, int groups) {
+  int ranges = most(1, bounds->sm_count / (groups * bounds->batch));
+  const int tiles_each = groups >= 4 ? 4 : 2;
+  ranges = least(ranges, most(1, ceil_div(l->tiles, tiles_each)));
+  if (l->tiles_per_sm < MEDIUM_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
+  return ranges;
+}
+
+dw_plan_slots dw__rule_slots(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds) {
+  dw_plan_slots s = {.groups = choose_groups(shape, variant), .slots = 1};
+  if (variant->family == DW_REFERENCE) return s;
+  const load l = load_of(shape, bounds);
+  if (bounds->split_tokens) s.slots = ceil_div(bounds->kv_len, bounds->split_tokens);
+  else if (variant->family == DW_SPLIT) s.slots = bounds->batch * least(8, most(1, l.tiles));
+  else s.slots = bounds->batch * choose_ranges(&l, bounds, s.groups);
+  return s;
+}
+
+// combine: a thread a slice for few ranges and many rows, else a block a quarter row; the ranges it loads at once go in steps, so
+// that few cubins serve all problems.
+static void choose_combine(const load *l, const dw_bounds *bounds, int ranges, dw_variant *v) {
+  static const int few[] = {2, 4, 8, 16}, many[] = {8, 16, 24, 32, 48, 72, 96, 136, 192};
+  if (ranges <= 16 && bounds->batch >= 8 && l->rows >= 32) {
+    v->combine = DW_COMBINE_FEW;
+    for (size_t i = DW__COUNT(few); i-- > 0;)
+      if (few[i] >= ranges) v->combine_splits = few[i];
+    return;
+  }
+  v->combine = DW_COMBINE_MANY;
+  v->combine_splits = 192;
+  for (size_t i = DW__COUNT(many); i-- > 0;)
+    if (many[i] >= ranges) v->combine_splits = many[i];
+}
+
+dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_variant *variant, dw_error *e) {
+  dw_status s = dw_shape_check(shape, e);
+  if (s != DW_OK) return s;
+  dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 1 << 16};
+  if (asked) bounds = *asked;
+  if (!bounds.sm_count) bounds.sm_count = 188;
+  const load l = load_of(shape, &bounds);
+  dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(&l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
+  // Registers move between roles where the target can; up to two tiles of rows fit without.
+  v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
+  dw_error ignored = {0};
+  if (dw_variant_applicable(shape, &v, &ignored) == DW_OK) {
+    const dw_plan_slots slots = dw__rule_slots(shape, &v, &bounds);
+    choose_combine(&l, &bounds, bounds.split_tokens ? slots.slots : ceil_div(slots.slots, bounds.batch), &v);
+  } else {
+    v = (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
+                     .combine_splits = 8};
+  }
+  dw_error_clear(&ignored);
+  s = dw_variant_applicable(shape, &v, e);
+  if (s == DW_OK) *variant = v;
+  return s;
+}
+
+// Walks the problems whose answers differ: lengths, batches and board sizes on both sides of every border above.
+dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
+  static const int lengths[] = {16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1 << 20};
+  static const int batches[] = {1, 2, 4, 8, 16, 32, 64, 256};
+  static const int boards[] = {48, 132, 170, 188};
+  dw_variant found[128];
+  size_t count = 0;
+  for (size_t i = 0; i < DW__COUNT(lengths) * DW__COUNT(batches) * DW__COUNT(boards); i++) {
+    const dw_bounds bounds = {.size = sizeof bounds,
+                              .kv_len = lengths[i % DW__COUNT(lengths)],
+                              .batch = batches[i / DW__COUNT(lengths) % DW__COUNT(batches)],
+                              .sm_count = boards[i / (DW__COUNT(lengths) * DW__COUNT(batches))]};
+    dw_variant v;
+    if (dw_variant_choose(shape, &bounds, &v, NULL) != DW_OK) return DW_NOT_FOUND;
+    size_t k = 0;
+    while (k < count && memcmp(&found[k], &v, sizeof v)) k++;
+    if (k == count && count < DW__COUNT(found)) found[count++] = v;
+    if (count > index) {
+      *variant = found[index];
+      return DW_OK;
+    }
+  }
+  return DW_NOT_FOUND;
+}

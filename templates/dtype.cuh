@@ -1,0 +1,32 @@
+// 16-bit formats of q, KV, partial results and output. Q_F16, KV_F16, OUT_DTYPE come from the generated text.
+#pragma once
+
+// q and KV share one compute type (the generator asserts it): bf16 or fp16.
+DEV float kv_to_float(u16 x) { return KV_F16 ? f16_to_float(x) : bf16_to_float(x); }
+DEV u32 pack_kv(float lo, float hi) { return KV_F16 ? pack_f16x2(lo, hi) : pack_bf16x2(lo, hi); }
+DEV void mma_kv(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  if (KV_F16) mma_m16n8k16_f16(d, a, b);
+  else mma_m16n8k16_bf16(d, a, b);
+}
+
+DEV float lo_half_f16(u32 x) { return f16_to_float((u16)x); }
+DEV float hi_half_f16(u32 x) { return f16_to_float((u16)(x >> 16)); }
+
+constexpr int OUT_BYTES = OUT_DTYPE == 2 ? 4 : 2;
+DEV u32 pack_out(float lo, float hi) { return OUT_DTYPE == 1 ? pack_f16x2(lo, hi) : pack_bf16x2(lo, hi); }
+// Eight neighbouring elements of an output row; `at` counts elements and is a multiple of 8.
+DEV void store_out8(const dw_params &p, s64 at, const float (&v)[8]) {
+  u8 *out = (u8 *)p.out + at * OUT_BYTES;
+  if (OUT_DTYPE == 2) {
+    stg_cg_v4(out, u32x4{float_to_bits(v[0]), float_to_bits(v[1]), float_to_bits(v[2]), float_to_bits(v[3])});
+    stg_cg_v4(out + 16, u32x4{float_to_bits(v[4]), float_to_bits(v[5]), float_to_bits(v[6]), float_to_bits(v[7])});
+  } else {
+    stg_cg_v4(out, u32x4{pack_out(v[0], v[1]), pack_out(v[2], v[3]), pack_out(v[4], v[5]), pack_out(v[6], v[7])});
+  }
+}
+DEV void store_out1(const dw_params &p, s64 at, float v) {
+  if (OUT_DTYPE == 2) ((float *)p.out)[at] = v;
+  else ((u16 *)p.out)[at] = (u16)pack_out(v, 0.f);
+}
+
+constexpr float MINUS_INF = -__builtin_huge_valf();

@@ -1,0 +1,39 @@
+// Attention of one query row by one warp in fp32: what the plain kernels are made of. Lane l holds elements l, l + 32, ... of q
+// and of the output.
+#pragma once
+
+constexpr int Q_EACH = QK / 32, V_EACH = V / 32;
+
+struct Row {
+  float q[Q_EACH], out[V_EACH];
+  float max, sum;  // running maximum (log2 units) and sum of 2^(score - max)
+};
+
+DEV void row_start(Row &row, const u16 *q, float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < Q_EACH; i++) row.q[i] = kv_to_float(q[lane_id() + 32 * i]) * scale_log2;
+#pragma unroll
+  for (int i = 0; i < V_EACH; i++) row.out[i] = 0.f;
+  row.max = MINUS_INF;
+  row.sum = 0.f;
+}
+
+// Adds one visible token.
+DEV void row_token(Row &row, const u16 *kv) {
+  float score = 0.f;
+#pragma unroll
+  for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(kv[lane_id() + 32 * i]);
+#pragma unroll
+  for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
+  const float max = fmaxf(row.max, score);
+  const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
+  const float weight = exp2_approx(score - max);
+  row.max = max;
+  row.sum = row.sum * keep + weight;
+#pragma unroll
+  for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * kv_to_float(kv[lane_id() + 32 * i]);
+}
+
+// 1 / sum and the log-sum-exp in base 2; a row that saw nothing has output 0 and lse -inf.
+DEV float row_scale(const Row &row) { return row.sum > 0.f ? 1.f / row.sum : 0.f; }
+DEV float row_lse(const Row &row) { return row.sum > 0.f ? row.max + log2_approx(row.sum) : MINUS_INF; }

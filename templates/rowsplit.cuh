@@ -1,0 +1,637 @@
+// Row-split tensor-core verify with warp roles. A CTA owns up to 8 x N_TILES query rows of one request and one KV range, and
+// walks the range in tiles of 16 tokens through a ring of four slots:
+//
+//   loaders  --full-->  score warps  --scores_full-->  softmax warps  --weights_full-->  output warps  --empty-->  loaders
+//               KV tile       (16 x rows partial S^T, fp32)        (P, 16-bit)                (O^T += V^T P^T)
+//
+// Products are transposed: tokens (scores) or V dimensions (output) are the 16 rows of an mma, query rows its 8 columns, so that
+// 72 rows are nine tiles with no padding. Q stays in registers as B fragments for the whole kernel. See ARCHITECTURE.md.
+//
+// grid (row groups, slots, FIXED: batch), 512 threads.
+#pragma once
+
+// ---- layout ---------------------------------------------------------------------------------------------------
+constexpr int WARPGROUP = 128;
+constexpr int SCORE_WARPS = 4;
+constexpr int SOFTMAX_WARPS = 4;
+// With setmaxnreg: 4 output warps of V / 4 dimensions, 4 loaders. Without, 128 registers have to do: 8 output warps of V / 8
+// dimensions that also issue the loads (unless the rows are few).
+constexpr int OUTPUT_WARPS = WIDE_OUTPUT ? 8 : 4;
+constexpr int LOADERS = WIDE_OUTPUT ? OUTPUT_WARPS : 4;  // warps that issue loads
+constexpr int FIRST_OUTPUT_WARP = SCORE_WARPS;
+constexpr int FIRST_SOFTMAX_WARP = FIRST_OUTPUT_WARP + OUTPUT_WARPS;
+constexpr int FIRST_LOADER_WARP = WIDE_OUTPUT ? FIRST_OUTPUT_WARP : FIRST_SOFTMAX_WARP + SOFTMAX_WARPS;
+constexpr int THREADS = 512;
+constexpr int OUTPUT_THREADS = OUTPUT_WARPS * 32;
+
+constexpr int SLOTS = 4;                             // of the ring
+constexpr int RECORD_BYTES = QK * 2;                 // a token's record in global memory
+constexpr int TOKEN_STRIDE = RECORD_BYTES + 16;      // in a slot: 16 more than a multiple of 32, so ldmatrix has no conflicts
+constexpr int SLOT_BYTES = TILE * TOKEN_STRIDE;
+constexpr int SCORE_STRIDE = 20 * 4;                 // a query row's 16 scores, padded
+constexpr int WEIGHT_STRIDE = 48;                    // a query row's 16 weights (32 bytes), padded
+constexpr int OUT_STRIDE = V * 2 + 16;               // a query row of finished output, staged in the ring
+constexpr int K_STEPS = QK / 16 / SCORE_WARPS;       // of one score warp
+constexpr int V_EACH = V / OUTPUT_WARPS;             // dimensions of one output warp
+constexpr int V_TILES = V_EACH / 16;
+
+// Byte offsets of the parts of shared memory; ROWS = rows of the largest CTA of the launch.
+constexpr int ROWS = 8 * N_TILES;
+constexpr int RING = 0;
+constexpr int SCORES = RING + SLOTS * SLOT_BYTES;                          // [score warp][row][20] f32
+constexpr int WEIGHTS = SCORES + SCORE_WARPS * ROWS * SCORE_STRIDE;        // [2][row][24] 16-bit
+constexpr int RESCALE = WEIGHTS + 2 * ROWS * WEIGHT_STRIDE;                // [2][row] f32: factor for the output so far
+constexpr int RESCALE_FLAGS = RESCALE + 2 * ROWS * 4;                      // [2][softmax warp] u32: any factor set?
+constexpr int POISON_FLAGS = RESCALE_FLAGS + 32;                           // [softmax warp] u32: a hidden token is not finite
+constexpr int FINAL = POISON_FLAGS + 16;                                   // [row] f32 1 / sum, then [row] f32 lse
+constexpr int BARRIERS = FINAL + 2 * ROWS * 4;                             // mbarriers, 8 bytes each
+constexpr int SHARED_BYTES = BARRIERS + 16 * 8;
+
+constexpr int BAR_FULL = BARRIERS;                    // [slot]: the tile's bytes have landed
+constexpr int BAR_EMPTY = BAR_FULL + SLOTS * 8;       // [slot]: the output warps are done with it
+constexpr int BAR_WEIGHTS_FULL = BAR_EMPTY + SLOTS * 8;  // [2]
+constexpr int BAR_WEIGHTS_EMPTY = BAR_WEIGHTS_FULL + 16; // [2]
+constexpr int BAR_SCORES_FULL = BAR_WEIGHTS_EMPTY + 16;
+constexpr int BAR_SCORES_EMPTY = BAR_SCORES_FULL + 8;
+static_assert(BAR_SCORES_EMPTY + 8 <= SHARED_BYTES, "barriers");
+static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives in the ring");
+
+// Named barriers; 0 is the whole CTA's.
+constexpr u32 NAMED_FINAL = 1;    // softmax and output warps: sums are final, the ring is free
+constexpr u32 NAMED_POISON = 2;   // softmax warps
+
+// The k-th use of slot (or buffer) i completes phase k: waiters look at its parity.
+DEV int ring_slot(int tile) { return tile % SLOTS; }
+DEV u32 ring_parity(int tile) { return (tile / SLOTS) & 1; }
+DEV int pair_slot(int tile) { return tile & 1; }
+DEV u32 pair_parity(int tile) { return (tile >> 1) & 1; }
+
+// What a CTA is to do, known to all roles after the prologue.
+struct Cta {
+  Request request;
+  Work work;
+  Tiles tiles;
+  int first_row, rows;  // of the request
+  smem_addr shared;
+};
+
+DEV int tile_token(const Cta &c, int tile) { return (c.tiles.first + tile * c.tiles.stride) * TILE; }
+
+// ---- loader: table entries -> one bulk copy per token ---------------------------------------------------------
+// A loader warp owns TILE / LOADERS tokens of every tile. Its lanes hold the table entries of the next ENTRY_TILES tiles, one
+// (tile, token) a lane, read that many tiles ahead.
+constexpr int OWN_TOKENS = TILE / LOADERS;
+constexpr int ENTRY_TILES = 32 / OWN_TOKENS;
+
+struct Loader {
+  int entries, next_entries;
+  int safe_entry, safe_token;  // a token known to exist: stands in for those past the end
+  int first_token;             // of this warp within a tile
+};
+
+DEV int loader_lane_token(const Loader &l, const Tiles &tiles, int tile0) {
+  const int lane = lane_id();
+  return (tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride) * TILE + l.first_token + lane % OWN_TOKENS;
+}
+// Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. `total` bounds the tokens that may be looked up under CSR.
+DEV int loader_entries(const dw_params &p, const Request &r, const Loader &l, const Tiles &tiles, int tile0) {
+  const int t = loader_lane_token(l, tiles, tile0);
+  return p.addressing == DW_P_BLOCK_TABLE || t < r.total ? kv_entry(p, r, t) : 0;
+}
+DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile) {
+  const int lane = lane_id(), slot = ring_slot(tile);
+  const int from = tile % ENTRY_TILES * OWN_TOKENS + lane % OWN_TOKENS;
+  int entry = shuffle((u32)l.entries, from);
+  int token = tile_token(c, tile) + l.first_token + lane % OWN_TOKENS;
+  if (token >= c.request.total) entry = l.safe_entry, token = l.safe_token;
+  const smem_addr full = c.shared + BAR_FULL + slot * 8;
+  if (lane == 0) mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES);
+  sync_warp();
+  if (lane < OWN_TOKENS)
+    bulk_load(c.shared + RING + slot * SLOT_BYTES + (l.first_token + lane) * TOKEN_STRIDE, kv_address(p, entry, token),
+              RECORD_BYTES, full);
+}
+DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
+  if (tile % ENTRY_TILES) return;
+  l.entries = l.next_entries;
+  if (tile + ENTRY_TILES < c.tiles.count) l.next_entries = loader_entries(p, c.request, l, c.tiles, tile + ENTRY_TILES);
+}
+
+DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
+#pragma unroll 1
+  for (int tile = 0; tile < c.tiles.count; tile++) {
+    if (tile) loader_advance(p, c, l, tile);
+    if (tile >= SLOTS) mbarrier_wait(c.shared + BAR_EMPTY + ring_slot(tile) * 8, ring_parity(tile - SLOTS));
+    load_tile(p, c, l, tile);
+  }
+}
+
+// ---- score: S^T = K Q^T ---------------------------------------------------------------------------------------
+// A score warp has a quarter of the QK dimensions: K_STEPS mma steps of 16, all query rows, all 16 tokens.
+template <int NT>
+struct Query {
+  u32 b[K_STEPS][NT][2];  // B fragments
+  u32x4 raw[NT][K_STEPS / 2];
+};
+
+// Turns a 4 x 4 matrix of words held by the four lanes of a quad (lane = row) around.
+DEV void transpose_quad(u32x4 &v) {
+  const bool odd = lane_id() & 1, high = lane_id() & 2;
+  const u32 s0 = shuffle_xor(odd ? v.x : v.y, 1), s1 = shuffle_xor(odd ? v.z : v.w, 1);
+  const u32 a0 = odd ? s0 : v.x, a1 = odd ? v.y : s0, a2 = odd ? s1 : v.z, a3 = odd ? v.w : s1;
+  const u32 t0 = shuffle_xor(high ? a0 : a2, 2), t1 = shuffle_xor(high ? a1 : a3, 2);
+  v = u32x4{high ? t0 : a0, high ? t1 : a1, high ? a2 : t0, high ? a3 : t1};
+}
+
+// Q is asked for first and turned into fragments later. Lane l has row l / 4 of each tile; a warp load covers 64 bytes of eight
+// rows, which are two k-steps: word 4 j + l % 4 of the 16 words is register j of lane l after the transpose.
+template <int NT>
+DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
+#pragma unroll
+  for (int t = 0; t < NT; t++) {
+    const int row = t * 8 + (lane_id() >> 2);  // rows past the last repeat it; nothing of theirs is stored
+    const s64 offset = q_offset(p, c.request, c.first_row + (row < c.rows ? row : c.rows - 1));
+    const u8 *at = (const u8 *)p.q + 2 * (offset + warp_id() * K_STEPS * 16);
+    const int word = lane_id() & 3;
+#pragma unroll
+    for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = ldg_nc_v4(at + i * 64 + word * 16);
+    if (K_STEPS % 2) {
+      q.b[K_STEPS - 1][t][0] = ldg_nc_u32(at + (K_STEPS - 1) * 32 + word * 4);
+      q.b[K_STEPS - 1][t][1] = ldg_nc_u32(at + (K_STEPS - 1) * 32 + word * 4 + 16);
+    }
+  }
+}
+template <int NT>
+DEV void query_fragments(Query<NT> &q) {
+#pragma unroll
+  for (int t = 0; t < NT; t++)
+#pragma unroll
+    for (int i = 0; i < K_STEPS / 2; i++) {
+      transpose_quad(q.raw[t][i]);
+      q.b[2 * i][t][0] = q.raw[t][i].x;
+      q.b[2 * i][t][1] = q.raw[t][i].y;
+      q.b[2 * i + 1][t][0] = q.raw[t][i].z;
+      q.b[2 * i + 1][t][1] = q.raw[t][i].w;
+    }
+}
+
+constexpr int AHEAD = 3;  // ldmatrix fragments in flight before their mma
+
+// Row-major [token][dim] tile read as A: lane's ldmatrix row = token lane % 16, 8 dims from 8 (lane / 16).
+DEV smem_addr key_fragment(const Cta &c, int slot) {
+  return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + (lane_id() >> 4) * 16 + warp_id() * K_STEPS * 32;
+}
+// Where a lane's scores of tile t go: query row t * 8 + 2 (lane % 4) (+ 1), token lane / 4 (+ 8).
+DEV smem_addr score_place(const Cta &c) {
+  return c.shared + SCORES + (warp_id() * ROWS + 2 * (lane_id() & 3)) * SCORE_STRIDE + (lane_id() >> 2) * 4;
+}
+
+template <int NT>
+DEV void score_loop(const Cta &c, const Query<NT> &q) {
+  const smem_addr place = score_place(c);
+  for (int tile = 0; tile < c.tiles.count; tile++) {
+    const int slot = ring_slot(tile);
+    const smem_addr keys = key_fragment(c, slot);
+    mbarrier_wait(c.shared + BAR_FULL + slot * 8, ring_parity(tile));
+    float s[NT][4];
+#pragma unroll
+    for (int t = 0; t < NT; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.f;
+    u32 a[AHEAD + 1][4];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) ldmatrix_x4(a[k], keys + k * 32);
+    const bool free = tile == 0 || mbarrier_test(c.shared + BAR_SCORES_EMPTY, (tile - 1) & 1);
+#pragma unroll
+    for (int k = 0; k < K_STEPS; k++) {
+      if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
+#pragma unroll
+      for (int t = 0; t < NT; t++) mma_kv(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
+    }
+    if (!free) mbarrier_wait(c.shared + BAR_SCORES_EMPTY, (tile - 1) & 1);
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+      sts_f32(place + t * 8 * SCORE_STRIDE, s[t][0]);
+      sts_f32(place + (t * 8 + 1) * SCORE_STRIDE, s[t][1]);
+      sts_f32(place + t * 8 * SCORE_STRIDE + 32, s[t][2]);
+      sts_f32(place + (t * 8 + 1) * SCORE_STRIDE + 32, s[t][3]);
+    }
+    mbarrier_arrive(c.shared + BAR_SCORES_FULL);
+  }
+}
+
+// ---- softmax: scores -> weights -------------------------------------------------------------------------------
+// Rows 0..31: a quad has a row, a lane four tokens of it. Rows 32..39: 16 lanes have a row, a lane one token.
+// The reference of the exponent moves only when a score exceeds it by RESCALE_AT (log2 units), so that the output is rarely
+// rescaled; weights then stay below 2^RESCALE_AT, far inside fp16 and bf16.
+constexpr float RESCALE_AT = 8.f;
+constexpr int MASK_WORDS = (WIDTH + 31) / 32;
+
+template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane
+struct SoftmaxRow {
+  int row;          // of the CTA
+  int token;        // first one of this lane within a tile
+  int node;         // of the request; -1: no such row
+  float reference;
+  float sum[TOKENS];  // a sum per token position, so that both kinds of row add up in one order
+  u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
+  float s[TOKENS];
+  bool poison;      // a hidden token of this tile has a score that is not finite
+};
+
+template <int L, int T>
+DEV void softmax_start(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_row) {
+  x.row = row;
+  x.token = lane_of_row * T;
+  x.node = row < c.rows ? row_node(c.first_row + row) : -1;
+  x.reference = MINUS_INF;
+#pragma unroll
+  for (int i = 0; i < T; i++) x.sum[i] = 0.f;
+  x.mask = 0;
+  if (MASK_WORDS <= 2 && x.node >= 0) {
+    x.mask = visible_tokens(p, c.request, x.node, c.request.prefix);
+    if (MASK_WORDS == 2) x.mask |= (u64)visible_tokens(p, c.request, x.node, c.request.prefix + 32) << 32;
+  }
+}
+// Visible tokens t0, t0 + 1, ... as bits, for a tile that reaches past the prefix.
+template <int L, int T>
+DEV u32 softmax_visible(const dw_params &p, const Cta &c, const SoftmaxRow<L, T> &x, int t0) {
+  if (x.node < 0) return 0;
+  if (MASK_WORDS > 2) return visible_tokens(p, c.request, x.node, t0);
+  const int column = t0 - c.request.prefix;
+  return column >= 64 ? 0u : column >= 0 ? (u32)(x.mask >> column) : (u32)(x.mask << -column) | ((1u << -column) - 1);
+}
+template <int L, int T>
+DEV void softmax_read(const Cta &c, SoftmaxRow<L, T> &x) {
+  const smem_addr at = c.shared + SCORES + x.row * SCORE_STRIDE + x.token * 4;
+#pragma unroll
+  for (int w = 0; w < SCORE_WARPS; w++) {
+    float part[4];
+    if (T == 4) {
+      const f32x4 v = lds_f32x4(at + w * ROWS * SCORE_STRIDE);
+      part[0] = v.x, part[1] = v.y, part[2] = v.z, part[3] = v.w;
+    } else {
+      part[0] = lds_f32(at + w * ROWS * SCORE_STRIDE);
+    }
+#pragma unroll
+    for (int i = 0; i < T; i++) x.s[i] = w ? x.s[i] + part[i] : part[i];
+  }
+}
+// Scales, and hides what the node does not see.
+template <int L, int T>
+DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int t0, bool edge) {
+#pragma unroll
+  for (int i = 0; i < T; i++) x.s[i] *= p.scale_log2;
+  x.poison = false;
+  if (!edge) return;
+  const u32 visible = softmax_visible(p, c, x, t0 + x.token);
+#pragma unroll
+  for (int i = 0; i < T; i++) {
+    if (visible >> i & 1) continue;
+    x.poison |= !(fabsf(x.s[i]) < __builtin_huge_valf());
+    x.s[i] = MINUS_INF;
+  }
+}
+template <int L, int T>
+DEV float softmax_max(const SoftmaxRow<L, T> &x) {
+  float m = x.s[0];
+#pragma unroll
+  for (int i = 1; i < T; i++) m = fmaxf(m, x.s[i]);
+  return m;
+}
+template <int L, int T>
+DEV bool softmax_exceeds(const SoftmaxRow<L, T> &x, float max) {
+  return max > x.reference + RESCALE_AT || x.reference == MINUS_INF;
+}
+// Moves the reference if the row needs it; the factor for the output so far.
+template <int L, int T>
+DEV float softmax_rescale(SoftmaxRow<L, T> &x, float max) {
+#pragma unroll
+  for (u32 d = 1; d < L; d <<= 1) max = fmaxf(max, shuffle_xor(max, d));
+  if (!softmax_exceeds(x, max)) return 1.f;
+  const float reference = fmaxf(max, x.reference);
+  if (reference == MINUS_INF) return 1.f;  // nothing seen yet
+  const float factor = exp2_approx(x.reference - reference);
+  x.reference = reference;
+#pragma unroll
+  for (int i = 0; i < T; i++) x.sum[i] *= factor;
+  return factor;
+}
+template <int L, int T>
+DEV void softmax_weights(SoftmaxRow<L, T> &x) {
+  const float reference = x.reference == MINUS_INF ? 0.f : x.reference;
+#pragma unroll
+  for (int i = 0; i < T; i++) {
+    x.s[i] = exp2_approx(x.s[i] - reference);
+    x.sum[i] += x.s[i];
+  }
+}
+template <int L, int T>
+DEV void softmax_write(const Cta &c, const SoftmaxRow<L, T> &x, int pair, bool rescaled, float factor) {
+  const smem_addr at = c.shared + WEIGHTS + (pair * ROWS + x.row) * WEIGHT_STRIDE + x.token * 2;
+  if (T == 4) sts_u32x2(at, u32x2{pack_kv(x.s[0], x.s[1]), pack_kv(x.s[2], x.s[3])});
+  else sts_u16(at, (u16)pack_kv(x.s[0], 0.f));
+  if (rescaled && x.token == 0) sts_f32(c.shared + RESCALE + (pair * ROWS + x.row) * 4, factor);
+}
+template <int L, int T>
+DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
+  float sum = T == 4 ? (x.sum[0] + x.sum[T == 4]) + (x.sum[T / 2] + x.sum[T - 1]) : x.sum[0];
+#pragma unroll
+  for (u32 d = 1; d < L; d <<= 1) sum += shuffle_xor(sum, d);
+  const bool nothing = x.node < 0 || node_dead(p, c.request, x.node) || sum == 0.f;
+  if (x.token) return;
+  sts_f32(c.shared + FINAL + x.row * 4, nothing ? 0.f : 1.f / sum);
+  sts_f32(c.shared + FINAL + (ROWS + x.row) * 4, nothing ? MINUS_INF : x.reference + log2_approx(sum));
+}
+
+// Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
+// scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
+// a token keeps its NaN through the score.)
+DEV u32 finite_halves(u32 w) {
+  const u32 exponent = KV_F16 ? 0x7c00u : 0x7f80u;
+  if ((w & exponent) == exponent) w &= 0xffff0000u;
+  if ((w >> 16 & exponent) == exponent) w &= 0x0000ffffu;
+  return w;
+}
+DEV void clean_tile(const Cta &c, int slot, int thread) {
+  const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
+  for (int i = thread; i < TILE * V / 8; i += WARPGROUP) {
+    const smem_addr at = tile + i / (V / 8) * TOKEN_STRIDE + i % (V / 8) * 16;
+    u32x4 v = lds_u32x4(at);
+    v = u32x4{finite_halves(v.x), finite_halves(v.y), finite_halves(v.z), finite_halves(v.w)};
+    sts_u32x4(at, v);
+  }
+  fence_proxy_async();  // the slot's next load comes through the copy engine
+}
+
+template <int NT>
+DEV void softmax_loop(const dw_params &p, const Cta &c) {
+  const int thread = threadIdx.x - FIRST_SOFTMAX_WARP * 32, warp = thread >> 5;
+  constexpr bool TAIL = NT > 4;  // rows 32..39
+  SoftmaxRow<4, 4> x;
+  SoftmaxRow<16, 1> y;
+  const bool has_x = thread / 4 < 8 * NT;
+  softmax_start(p, c, x, thread / 4, thread % 4);
+  if (TAIL) softmax_start(p, c, y, 32 + thread / 16, thread % 16);
+#pragma unroll 1
+  for (int tile = 0; tile < c.tiles.count; tile++) {
+    const int pair = pair_slot(tile), t0 = tile_token(c, tile);
+    const bool edge = t0 + TILE > c.request.prefix;
+    const bool free = tile < 2 || mbarrier_test(c.shared + BAR_WEIGHTS_EMPTY + pair * 8, pair_parity(tile - 2));
+    mbarrier_wait(c.shared + BAR_SCORES_FULL, tile & 1);
+    if (has_x) softmax_read(c, x);
+    if (TAIL) softmax_read(c, y);
+    mbarrier_arrive(c.shared + BAR_SCORES_EMPTY);
+
+    softmax_mask(p, c, x, t0, edge);
+    if (TAIL) softmax_mask(p, c, y, t0, edge);
+    if (edge) {
+      if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u32(c.shared + POISON_FLAGS + warp * 4, 1);
+      barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
+      const u32x4 f = lds_u32x4(c.shared + POISON_FLAGS);
+      if (f.x | f.y | f.z | f.w) clean_tile(c, ring_slot(tile), thread);
+    }
+    const float max_x = softmax_max(x), max_y = TAIL ? softmax_max(y) : 0.f;
+    const bool rescale = vote_any((has_x && softmax_exceeds(x, max_x)) || (TAIL && softmax_exceeds(y, max_y)));
+    float factor_x = 1.f, factor_y = 1.f;
+    if (rescale) {
+      factor_x = softmax_rescale(x, max_x);
+      if (TAIL) factor_y = softmax_rescale(y, max_y);
+    }
+    softmax_weights(x);
+    if (TAIL) softmax_weights(y);
+    if (!free) mbarrier_wait(c.shared + BAR_WEIGHTS_EMPTY + pair * 8, pair_parity(tile - 2));
+    if (has_x) softmax_write(c, x, pair, rescale, factor_x);
+    if (TAIL) softmax_write(c, y, pair, rescale, factor_y);
+    if (lane_id() == 0) sts_u32(c.shared + RESCALE_FLAGS + (pair * SOFTMAX_WARPS + warp) * 4, rescale);
+    mbarrier_arrive(c.shared + BAR_WEIGHTS_FULL + pair * 8);
+  }
+  if (has_x) softmax_finish(p, c, x);
+  if (TAIL) softmax_finish(p, c, y);
+  barrier_sync(NAMED_FINAL, SOFTMAX_WARPS * 32 + OUTPUT_THREADS);
+}
+
+// ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
+// An output warp has V_EACH dimensions (V_TILES mma row tiles) of all query rows. Lane l holds of o[m][t]: dimensions
+// 16 m + l / 4 (+ 8), query rows 8 t + 2 (l % 4) (+ 1).
+template <int NT>
+struct Output {
+  float o[V_TILES][NT][4];
+};
+
+DEV int output_warp() { return warp_id() - FIRST_OUTPUT_WARP; }
+// [token][dim] tile read as A^T by ldmatrix.trans: matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15).
+DEV smem_addr value_fragment(const Cta &c, int slot) {
+  const u32 l = lane_id();
+  return c.shared + RING + slot * SLOT_BYTES + ((l & 7) + (l >> 4) * 8) * TOKEN_STRIDE + (l >> 3 & 1) * 16 +
+         output_warp() * V_EACH * 2;
+}
+// Weights [row][token] read as B: two query tiles an ldmatrix.x4, one an x2.
+template <int NT>
+DEV void load_weights(const Cta &c, int pair, u32 (&b)[NT][2]) {
+  const u32 l = lane_id();
+  const smem_addr base = c.shared + WEIGHTS + pair * ROWS * WEIGHT_STRIDE + (l >> 3 & 1) * 16;
+#pragma unroll
+  for (int t = 0; t + 1 < NT; t += 2) {
+    u32 r[4];
+    ldmatrix_x4(r, base + (t * 8 + (l & 7) + (l >> 4) * 8) * WEIGHT_STRIDE);
+    b[t][0] = r[0], b[t][1] = r[1], b[t + 1][0] = r[2], b[t + 1][1] = r[3];
+  }
+  if (NT & 1) ldmatrix_x2(b[NT - 1], base + ((NT - 1) * 8 + (l & 7)) * WEIGHT_STRIDE);
+}
+
+// Tile t's rows 8 t .. 8 t + 7 belong to softmax warp t (rows below 32), or two to each warp (rows 32 to 39). A warp that set no
+// flag wrote no factors.
+template <int NT>
+DEV void rescale_output(const Cta &c, int pair, const u32x4 &flags, Output<NT> &out) {
+  const u32 flag[4] = {flags.x, flags.y, flags.z, flags.w};
+  const int quad = lane_id() & 3;
+  const smem_addr factors = c.shared + RESCALE + (pair * ROWS + 2 * quad) * 4;
+#pragma unroll
+  for (int t = 0; t < NT; t++) {
+    f32x2 f = {1.f, 1.f};
+    const u32 set = t < 4 ? flag[t] : quad == 0 ? flag[0] : quad == 1 ? flag[1] : quad == 2 ? flag[2] : flag[3];
+    if (set) f = lds_f32x2(factors + t * 32);
+#pragma unroll
+    for (int m = 0; m < V_TILES; m++) {
+      out.o[m][t][0] *= f.x;
+      out.o[m][t][1] *= f.y;
+      out.o[m][t][2] *= f.x;
+      out.o[m][t][3] *= f.y;
+    }
+  }
+}
+
+template <int NT>
+DEV void output_tile(const Cta &c, int tile, Output<NT> &out) {
+  const int slot = ring_slot(tile), pair = pair_slot(tile);
+  const smem_addr values = value_fragment(c, slot);
+  mbarrier_wait(c.shared + BAR_WEIGHTS_FULL + pair * 8, pair_parity(tile));
+  u32 a[AHEAD + 1][4], b[NT][2];
+#pragma unroll
+  for (int m = 0; m < AHEAD; m++) ldmatrix_x4_trans(a[m], values + m * 32);
+  load_weights<NT>(c, pair, b);
+  const u32x4 flags = lds_u32x4(c.shared + RESCALE_FLAGS + pair * SOFTMAX_WARPS * 4);
+  if (tile > 0 && (flags.x | flags.y | flags.z | flags.w)) {  // the first tile finds an output of zeros
+    rescale_output<NT>(c, pair, flags, out);
+    sync_warp();
+  }
+#pragma unroll
+  for (int m = 0; m < V_TILES; m++) {
+    if (m + AHEAD < V_TILES) ldmatrix_x4_trans(a[(m + AHEAD) % (AHEAD + 1)], values + (m + AHEAD) * 32);
+#pragma unroll
+    for (int t = 0; t < NT; t++) mma_kv(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
+  }
+  mbarrier_arrive(c.shared + BAR_EMPTY + slot * 8);
+  mbarrier_arrive(c.shared + BAR_WEIGHTS_EMPTY + pair * 8);
+}
+
+// Normalised fp16 rows through the ring to the workspace, 16 bytes a lane; a warp stages and stores its own dimensions.
+template <int NT>
+DEV void output_store(const dw_params &p, const Cta &c, const Output<NT> &out) {
+  const u32 l = lane_id();
+  const smem_addr stage = c.shared + RING + output_warp() * V_EACH * 2;
+  const smem_addr final = c.shared + FINAL;
+  {
+    const smem_addr at = stage + (l & 7) * OUT_STRIDE + (l >> 3) * 16;
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+      const f32x2 scale = lds_f32x2(final + (t * 8 + 2 * (l & 3)) * 4);
+#pragma unroll
+      for (int m = 0; m < V_TILES; m += 2) {
+        const float(&x)[4] = out.o[m][t], (&y)[4] = out.o[m + 1][t];
+        const u32 r[4] = {pack_f16x2(x[0] * scale.x, x[1] * scale.y), pack_f16x2(x[2] * scale.x, x[3] * scale.y),
+                          pack_f16x2(y[0] * scale.x, y[1] * scale.y), pack_f16x2(y[2] * scale.x, y[3] * scale.y)};
+        stmatrix_x4_trans(at + t * 8 * OUT_STRIDE + m * 32, r);
+      }
+    }
+  }
+  sync_warp();
+  constexpr int LANES = V_EACH / 8;  // that store one row
+  const s64 first = (s64)(c.work.share.first_slot + c.work.range) * p.rows + c.first_row;
+  u8 *to = (u8 *)p.partial + (first * V + output_warp() * V_EACH + l % LANES * 8) * 2;
+#pragma unroll 4
+  for (int row0 = 0; row0 < 8 * NT; row0 += 32 / LANES) {
+    const int row = row0 + l / LANES;
+    const u32x4 v = lds_u32x4(stage + row * OUT_STRIDE + l % LANES * 16);
+    if (row < c.rows) stg_cg_v4(to + (s64)row * V * 2, v);
+  }
+  if (output_warp() == 0)
+    for (int row = l; row < c.rows; row += 32) stg_cg_f32(p.partial_lse + first + row, lds_f32(final + (ROWS + row) * 4));
+}
+
+template <int NT>
+DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
+  Output<NT> out;
+#pragma unroll
+  for (int m = 0; m < V_TILES; m++)
+#pragma unroll
+    for (int t = 0; t < NT; t++) out.o[m][t][0] = out.o[m][t][1] = out.o[m][t][2] = out.o[m][t][3] = 0.f;
+  if (WIDE_OUTPUT) {
+    const int ahead = SLOTS - 1 < c.tiles.count ? SLOTS - 1 : c.tiles.count;
+#pragma unroll 1
+    for (int tile = 0; tile < ahead; tile++) load_tile(p, c, l, tile);
+  }
+#pragma unroll 1
+  for (int tile = 0; tile < c.tiles.count; tile++) {
+    output_tile<NT>(c, tile, out);
+    const int next = tile + SLOTS - 1;
+    if (WIDE_OUTPUT && next < c.tiles.count) {
+      loader_advance(p, c, l, next);
+      if (tile) mbarrier_wait(c.shared + BAR_EMPTY + ring_slot(next) * 8, ring_parity(tile - 1));
+      load_tile(p, c, l, next);
+    }
+  }
+  if (!p.early_launch) grid_dependents_launch();
+  barrier_sync(NAMED_FINAL, SOFTMAX_WARPS * 32 + OUTPUT_THREADS);
+  output_store<NT>(p, c, out);
+}
+
+// ---- kernel ---------------------------------------------------------------------------------------------------
+DEV void init_barriers(smem_addr shared) {  // one lane each
+  const int i = lane_id();
+  if (i >= 2 * SLOTS + 6) return;
+  // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
+  const int at = BARRIERS + i * 8;
+  const u32 count = at < BAR_EMPTY           ? LOADERS
+                    : at < BAR_WEIGHTS_FULL  ? OUTPUT_THREADS
+                    : at < BAR_WEIGHTS_EMPTY ? SOFTMAX_WARPS * 32
+                    : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
+                    : at < BAR_SCORES_EMPTY  ? SCORE_WARPS * 32
+                                             : SOFTMAX_WARPS * 32;
+  mbarrier_init(shared + BARRIERS + i * 8, count);
+  fence_mbarrier_init();
+  fence_proxy_async();
+}
+
+// The row tiles of a request, spread over its groups as evenly as they go: `tiles` of group `g`, starting at tile *first.
+DEV int group_tiles(int tiles, int groups, int g, int *first) {
+  const int each = tiles / groups, more = tiles % groups;
+  *first = g * each + (g < more ? g : more);
+  return each + (g < more);
+}
+
+// The whole CTA's barrier: mbarriers are ready for all roles. Then results of earlier kernels may be read.
+DEV void prologue_end() {
+  barrier_sync(0, THREADS);
+  grid_dependency_wait();
+}
+
+template <int NT>
+DEV void run_cta(const dw_params &p, Cta &c, Loader &l) {
+  if (warp_id() < SCORE_WARPS) {
+    if (SETMAXNREG) registers_inc<160>();
+    Query<NT> q;
+    grid_dependency_wait();
+    query_request<NT>(p, c, q);
+    barrier_sync(0, THREADS);
+    query_fragments<NT>(q);
+    score_loop<NT>(c, q);
+  } else if (warp_id() < FIRST_SOFTMAX_WARP) {
+    if (SETMAXNREG) registers_inc<224>();
+    prologue_end();
+    output_role<NT>(p, c, l);
+  } else if (warp_id() < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
+    if (SETMAXNREG) registers_dec<72>();
+    if (warp_id() == FIRST_SOFTMAX_WARP) {
+      init_barriers(c.shared);
+      if (lane_id() < SOFTMAX_WARPS) sts_u32(c.shared + POISON_FLAGS + lane_id() * 4, 0);
+    }
+    prologue_end();
+    softmax_loop<NT>(p, c);
+  } else {
+    if (SETMAXNREG) registers_dec<48>();
+    prologue_end();
+    loader_loop(p, c, l);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_constant__ dw_params p) {
+  if (p.early_launch) grid_dependents_launch();
+  const bool loads = warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS;
+  Cta c;
+  c.shared = smem_base();
+  c.work = find_work(p);
+  Loader l;
+  l.first_token = (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS;
+  if (c.work.request < 0) {
+    grid_dependency_wait();
+    return;
+  }
+  c.request = load_request(p, c.work.request);
+  c.tiles = find_tiles(p, c.work, c.request.total);
+  const int row_tiles = (c.request.rows() + 7) / 8;
+  const int nt = group_tiles(row_tiles, gridDim.x, blockIdx.x, &c.first_row);
+  c.first_row *= 8;
+  c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
+  if (nt == 0) {
+    grid_dependency_wait();
+    return;
+  }
+  if (loads) {
+    l.entries = loader_entries(p, c.request, l, c.tiles, 0);
+    l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
+    l.safe_token = c.tiles.first * TILE;
+    l.safe_entry = c.tiles.count > 0 ? kv_entry(p, c.request, l.safe_token) : 0;
+  }
+  if (nt == N_TILES) run_cta<N_TILES>(p, c, l);
+  else run_cta<(N_TILES > 1 ? N_TILES - 1 : 1)>(p, c, l);
+}

@@ -1,0 +1,31 @@
+// Split-KV in its plainest form: a warp a row and KV range, fp32 partial results, merged by combine.cuh.
+// grid (ceil(rows / 4), slots, FIXED: batch), 128 threads.
+#pragma once
+#include "row.cuh"
+
+extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constant__ dw_params p) {
+  grid_dependency_wait();
+  const Work w = find_work(p);
+  if (w.request < 0) return;
+  const Request r = load_request(p, w.request);
+  const Tiles tiles = find_tiles(p, w, r.total);
+  const int index = blockIdx.x * 4 + warp_id();
+  if (index >= r.rows()) return;
+  const int node = row_node(index);
+  const bool dead = node_dead(p, r, node);
+
+  Row row;
+  row_start(row, (const u16 *)p.q + q_offset(p, r, index), p.scale_log2);
+  for (int j = 0; j < tiles.count && !dead; j++) {
+    const int t0 = (tiles.first + j * tiles.stride) * TILE;
+    const u32 visible = visible_tokens(p, r, node, t0);
+    for (int i = 0; i < TILE; i++)
+      if (visible >> i & 1) row_token(row, (const u16 *)kv_address(p, kv_entry(p, r, t0 + i), t0 + i));
+  }
+
+  const s64 at = (s64)(w.share.first_slot + w.range) * p.rows + index;
+  const float scale = row_scale(row);
+#pragma unroll
+  for (int i = 0; i < V_EACH; i++) ((float *)p.partial)[at * V + lane_id() + 32 * i] = row.out[i] * scale;
+  if (lane_id() == 0) p.partial_lse[at] = row_lse(row);
+}

@@ -1,0 +1,65 @@
+@ -- The tree-verify kernels of one variant: dw_verify, dw_combine (where the KV is split) and dw_pack_mask.
+@ param.string("attention", {"mla"})
+@ param.int("heads", 1, 1024)
+@ param.int("kv_heads", 1, 1)
+@ param.int("width", 1, 1025)
+@ param.int("head_dim_qk", 32)
+@ param.int("head_dim_v", 32, head_dim_qk)
+@ param.int("page", 1)
+@ local formats = {"bf16", "fp16", "fp32"}
+@ param.string("q", {"bf16", "fp16"})
+@ param.string("kv", {q})
+@ param.string("out", formats)
+@ param.int("target", 80)
+@ param.int("limits", 0)
+@ param.string("family", {"reference", "split", "rowsplit"})
+@ param.int("n_tiles", 1, 5)
+@ param.flag("setmaxnreg")
+@ param.string("combine", {"none", "few", "many"})
+@ param.int("combine_splits", 1)
+@ param.int("checked", 0, 0)
+@ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
+@ local function bool(x) return x and "true" or "false" end
+@ local out_index = {bf16 = 0, fp16 = 1, fp32 = 2}
+// draftwood verify: family ${family}
+#include "types.cuh"
+#include "ptx.cuh"
+#include "params.h"
+
+constexpr int HEADS = ${heads}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
+constexpr bool KV_F16 = ${bool(kv == "fp16")};
+constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
+#include "dtype.cuh"
+#include "request.cuh"
+@ if family == "reference" then
+#include "reference.cuh"
+@ else
+#include "schedule.cuh"
+constexpr bool PARTIAL_F16 = ${bool(family == "rowsplit")};
+#include "combine.cuh"
+@   if family == "split" then
+#include "split.cuh"
+@   else
+constexpr int N_TILES = ${n_tiles};
+constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
+#include "rowsplit.cuh"
+@   end
+
+extern "C" __global__ void __launch_bounds__(128) dw_combine(const __grid_constant__ dw_params p) {
+@   if combine == "many" then
+  combine_many<${div_up(combine_splits, 8)}>(p);
+@   else
+  combine_few<${combine_splits}>(p);
+@   end
+}
+@ end
+#include "pack_mask.cuh"
+
+#ifndef __CUDACC__
+// Host execution calls the kernels through pointers to their parameters.
+@ for _, entry in ipairs{"dw_verify", "dw_combine", "dw_pack_mask"} do
+@   if entry ~= "dw_combine" or combine ~= "none" then
+extern "C" void ${entry}__host(const void *p) { ${entry}(*(const dw_params *)p); }
+@   end
+@ end
+#endif
