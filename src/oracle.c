@@ -13,8 +13,8 @@
 
 enum { BLOCK = 32, ITEM_MOST = 64, ITEM_LEAST = 8, THREADS_MOST = 256 };
 
-// Four lanes whatever the machine has: the compiler splits them. Explicit, since a sum may not be reordered otherwise.
-typedef double double4 __attribute__((vector_size(32), aligned(8), may_alias));
+// Two doubles or four floats, one register of every 64-bit machine. Explicit, since a compiler may not reorder a sum by itself.
+typedef double double2 __attribute__((vector_size(16), aligned(8), may_alias));
 typedef float float4 __attribute__((vector_size(16), aligned(4), may_alias));
 
 // ---- what the arguments say -----------------------------------------------------------------------------------
@@ -188,29 +188,29 @@ static void run_item(item *work) {
 
 // Scores of two vectors with four tokens at a time, so that what is loaded is used more than once.
 static void scores_exact(const double *q, const double *kv, size_t qk, double *scores) {
-  double4 sum[2][4] = {0};
-  for (size_t d = 0; d < qk; d += 4) {
-    double4 q0 = *(const double4 *)(q + d), q1 = *(const double4 *)(q + qk + d);
+  double2 sum[2][4] = {0};
+  for (size_t d = 0; d < qk; d += 2) {
+    double2 q0 = *(const double2 *)(q + d), q1 = *(const double2 *)(q + qk + d);
     for (size_t j = 0; j < 4; j++) {
-      double4 k = *(const double4 *)(kv + j * qk + d);
+      double2 k = *(const double2 *)(kv + j * qk + d);
       sum[0][j] += q0 * k;
       sum[1][j] += q1 * k;
     }
   }
   for (size_t i = 0; i < 2; i++)
-    for (size_t j = 0; j < 4; j++) scores[i * BLOCK + j] = (sum[i][j][0] + sum[i][j][1]) + (sum[i][j][2] + sum[i][j][3]);
+    for (size_t j = 0; j < 4; j++) scores[i * BLOCK + j] = sum[i][j][0] + sum[i][j][1];
 }
 
 // out[0..16) x keep + the weighted V of the tokens that are seen; what is not seen is not touched, it may hold NaN.
 static void values_exact(const double *weights, const unsigned char *seen, int tokens, const double *kv, size_t qk, double keep,
                          double *out) {
-  double4 sum[4];
-  for (int c = 0; c < 4; c++) sum[c] = *(double4 *)(out + 4 * c) * keep;
+  double2 sum[8];
+  for (int c = 0; c < 8; c++) sum[c] = *(double2 *)(out + 2 * c) * keep;
   for (int j = 0; j < tokens; j++, kv += qk) {
     if (!seen[j]) continue;
-    for (int c = 0; c < 4; c++) sum[c] += *(const double4 *)(kv + 4 * c) * weights[j];
+    for (int c = 0; c < 8; c++) sum[c] += *(const double2 *)(kv + 2 * c) * weights[j];
   }
-  for (int c = 0; c < 4; c++) *(double4 *)(out + 4 * c) = sum[c];
+  for (int c = 0; c < 8; c++) *(double2 *)(out + 2 * c) = sum[c];
 }
 
 static void begin_exact(item *work) {
