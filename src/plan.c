@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "rule.h"
