@@ -82,7 +82,7 @@ static int64_t or_else(int64_t value, int64_t normal) { return value ? value : n
 static int64_t order(dw_dtype type, const void *element) {
   uint32_t word = 0;
   memcpy(&word, element, dw__dtype_size(type));
-  int64_t sign = 1ll << (8 * dw__dtype_size(type) - 1);
+  int64_t sign = (int64_t)1 << (8 * dw__dtype_size(type) - 1);
   return word & sign ? sign - (int64_t)word : (int64_t)word;
 }
 
@@ -187,7 +187,8 @@ static const char *lse_at(const dw__problem *problem, size_t row) {
 static dw_status check_outside(dw__problem *problem, dw__comparison *comparison, dw_error *error) {
   dw__problem_memory *memory = problem->memory;
   const dw_shape *shape = &problem->spec.shape;
-  size_t vector_bytes = (size_t)shape->head_dim_v * dw__dtype_size(shape->out), lse_bytes = (size_t)shape->heads * sizeof(float);
+  size_t vector_bytes = (size_t)shape->head_dim_v * dw__dtype_size(shape->out);
+  size_t lse_bytes = (size_t)shape->heads * sizeof(float);
   const char *field = "out";
   ptrdiff_t at = changed_outside(problem, memory->out, vectors_of(problem), vector_bytes, result_at);
   if (at == -1 && problem->args.lse) {
@@ -227,7 +228,8 @@ dw_status dw__problem_compare(dw__problem *problem, dw__comparison *comparison, 
   const dw__problem_memory *memory = problem->memory;
   *comparison = (dw__comparison){0};
   if (!memory->solved)
-    return dw__fail(error, DW_BAD_ARGUMENT, "problem", "not solved", "dw__problem_solve first", "there is no answer to compare with");
+    return dw__fail(error, DW_BAD_ARGUMENT, "problem", "not solved", "dw__problem_solve first",
+                    "there is no answer to compare with");
   dw_status status = memory->bounds ? DW_OK : make_bounds(problem, error);
   if (status) return status;
   double error_square = 0, exact_square = 0, close = 0;

@@ -110,14 +110,15 @@ static dw_status parse_one(const dw__fields *fields, piece item, void *object, u
   char shown[128], keys[256];
   dw__text text = {keys, sizeof keys, 0};
   list_keys(fields, &text);
-  if (item.size == 0) return dw__fail(error, fields->status, "text", "an empty field", keys, "fields are key=value, parted by ','");
+  if (item.size == 0) return dw__fail(error, fields->status, "text", "an empty field", keys, "fields are key=value");
   const char *equals = memchr(item.at, '=', item.size);
   piece key = {item.at, equals ? (size_t)(equals - item.at) : item.size};
   const dw__field *field = find(fields, key);
   if (!field) return dw__fail(error, fields->status, "text", show(key, shown), keys, "unknown field");
   piece value = {key.at + key.size + 1, equals ? item.size - key.size - 1 : 0};
   if (value.size == 0) return bad_value(fields, field, (piece){"", 0}, "the value is missing", error);
-  if (*seen & dw__field_bits(field)) return dw__fail(error, fields->status, field->key, show(item, shown), "once", "given twice");
+  if (*seen & dw__field_bits(field))
+    return dw__fail(error, fields->status, field->key, show(item, shown), "once", "given twice");
   int number = 0;
   dw_status status = field->names ? parse_name(fields, field, value, &number, error)
                                   : parse_number(fields, field, value, &number, error);

@@ -1,5 +1,5 @@
-// Arrays that end right at a page which may not be touched, with poison in front of them: reading or writing past the end faults
-// at once, and a write before the start is found afterwards.
+// Arrays that end right at a page which may not be touched, with poison in front of them: reading or writing past the end
+// faults at once, and a write before the start is found afterwards.
 #ifndef DRAFTWOOD_GUARD_H
 #define DRAFTWOOD_GUARD_H
 

@@ -364,7 +364,8 @@ static dw_status check_request(const dw_shape *shape, const dw_args *args, int i
                         "rows of a request");
   snprintf(field, sizeof field, "kv_len[%d]", index);
   if (args->addressing == DW_BLOCK_TABLE && (request.tokens + shape->page - 1) / shape->page > args->table_columns)
-    return dw__fail_int(error, DW_BAD_ARGUMENT, field, args->kv_len[index], "table_columns x page", "longer than its table row");
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, args->kv_len[index], "table_columns x page",
+                        "longer than its table row");
   if (args->mask_kind != DW_MASK_PARENTS) return DW_OK;
   return check_parents((const int32_t *)args->mask + request.first_row, index, request.rows, error);
 }

@@ -56,7 +56,8 @@ static dw_status check_pairs(const dw_shape *shape, dw_error *error) {
     return dw__fail_int(error, DW_BAD_SHAPE, "kv_heads", shape->kv_heads, "1", "all heads of MLA share one latent");
   if (shape->attention == DW_MLA && shape->head_dim_v > shape->head_dim_qk) {
     snprintf(allowed, sizeof allowed, "at most head_dim_qk, %d", shape->head_dim_qk);
-    return dw__fail_int(error, DW_BAD_SHAPE, "head_dim_v", shape->head_dim_v, allowed, "V is the first part of a token's record");
+    return dw__fail_int(error, DW_BAD_SHAPE, "head_dim_v", shape->head_dim_v, allowed,
+                        "V is the first part of a token's record");
   }
   if (shape->heads % shape->kv_heads != 0) {
     snprintf(allowed, sizeof allowed, "a divisor of heads, %d", shape->heads);
@@ -89,7 +90,8 @@ static dw_status check_given(dw_attention attention, uint32_t seen, dw_error *er
   if (attention == DW_GQA) needed |= BIT(kv_heads) | BIT(head_dim_qk) | BIT(head_dim_v);
   for (size_t i = 0; i < fields.count; i++) {
     const dw__field *field = &shape_fields[i];
-    if ((field->groups & fields.group) && (dw__field_bits(field) & needed & ~seen))
+    uint32_t bits = dw__field_bits(field);
+    if ((field->groups & fields.group) && (bits & needed & ~seen) == bits)
       return dw__fail(error, DW_BAD_SHAPE, field->key, "nothing", "a value", "this field has no default");
   }
   return DW_OK;
@@ -146,7 +148,8 @@ dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error) {
   uint32_t seen = 0;
   size_t name = strcspn(text, ",");
   const char *preset = preset_text(text, name);
-  dw_status status = preset ? parse_preset(preset, text + name, &parsed, &seen, error) : parse_full(text, &parsed, &seen, error);
+  dw_status status = preset ? parse_preset(preset, text + name, &parsed, &seen, error)
+                            : parse_full(text, &parsed, &seen, error);
   if (status) return status;
   if (!(seen & BIT(out))) parsed.out = parsed.q;
   status = dw_shape_check(&parsed, error);
@@ -186,7 +189,8 @@ size_t dw_preset_count(void) { return DW__COUNT(presets); }
 const char *dw_preset_name(size_t i) { return i < DW__COUNT(presets) ? presets[i].name : NULL; }
 
 dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *error) {
-  if (!name || !shape) return dw__fail(error, DW_BAD_ARGUMENT, name ? "shape" : "name", "NULL", "not NULL", "nothing to look up");
+  if (!name || !shape)
+    return dw__fail(error, DW_BAD_ARGUMENT, name ? "shape" : "name", "NULL", "not NULL", "nothing to look up");
   const char *text = preset_text(name, strlen(name));
   return text ? dw_shape_parse(text, shape, error) : unknown_start(DW_NOT_FOUND, name, strlen(name), error);
 }
