@@ -5,15 +5,16 @@
 #include <jansson.h>
 
 #include "core.h"
+#include "problem.h"
 
 enum { CLI_DONE = 0, CLI_WRONG = 1, CLI_USAGE = 2, CLI_GO_ON = -1 };
 
 // ---- commands (src/main.c has the table) ----------------------------------------------------------------------
 typedef struct cli_command {
   const char *name;
-  const char *usage;    // what follows the name
-  const char *summary;  // one line
-  const char *help;     // paragraphs below the usage, or NULL
+  const char *usage;                                                  // what follows the name
+  const char *summary;                                                // one line
+  const char *help;                                                   // paragraphs below the usage, or NULL
   int (*run)(const struct cli_command *self, int argc, char **argv);  // argv[0] is the command's name
 } cli_command;
 
@@ -37,8 +38,8 @@ typedef struct cli_option {
   const char *name;      // without the two dashes
   const char *argument;  // its name in the help; CLI_WORD: the words allowed, parted by '|'. NULL for a flag
   cli_kind kind;
-  void *value;           // FLAG bool, TEXT const char *, INT int, INTS cli_list, WORD int (index of the word)
-  int least, most;       // INT, INTS
+  void *value;      // FLAG bool, TEXT const char *, INT int, INTS cli_list, WORD int (index of the word)
+  int least, most;  // INT, INTS
   const char *help;
 } cli_option;
 
@@ -72,6 +73,28 @@ dw_status cli_variant(const char *text, const dw_shape *shape, const dw_bounds *
 // Replaces one field of a shape, from text: cli_shape_field(&shape, "target", "sm_90", &error).
 dw_status cli_shape_field(dw_shape *shape, const char *field, const char *value, dw_error *error);
 void cli_print_json(const json_t *value);
+
+// ---- checks against the oracle (src/cli_verify.c) -------------------------------------------------------------
+typedef struct cli_problem {
+  cli_list lengths;             // prefixes, dealt out in turn
+  int batch;                    // 0: one request a length
+  int mask, addressing, order;  // dw_mask, dw_addressing, dw_host_order
+  int seed, split_tokens;
+  bool prefix_only;  // lengths without the drafts
+  bool sanitize;
+} cli_problem;
+// Lengths around a tile's and a page's edges, a tree by parents.
+cli_problem cli_problem_usual(void);
+dw_bounds cli_problem_bounds(const dw_shape *shape, const cli_problem *asked);
+// Made and solved.
+dw_status cli_problem_make(const dw_shape *shape, const cli_problem *asked, dw__problem **problem, dw_error *error);
+// Both run and compare; comparison->rows stays 0 where it did not come to that.
+dw_status cli_check_host(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
+                         dw__problem *problem, dw__comparison *comparison, dw_error *error);
+dw_status cli_check_gpu(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
+                        dw__problem *problem, char device[160], dw__comparison *comparison, dw_error *error);
+json_t *cli_comparison_json(const dw__comparison *comparison);
+
 // A progress line on stderr, where that is a terminal; an empty text clears it.
 void cli_progress(const char *format, ...) DW__PRINTF(1, 2);
 

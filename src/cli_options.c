@@ -143,11 +143,11 @@ static int read_word(const cli_option *option, const char *text) {
 
 static int read_value(const cli_option *option, const char *text) {
   switch (option->kind) {
-    case CLI_FLAG: *(bool *)option->value = true; return CLI_GO_ON;
-    case CLI_TEXT: *(const char **)option->value = text; return CLI_GO_ON;
-    case CLI_INT: return read_int(option, text, strlen(text), option->value);
-    case CLI_INTS: return read_ints(option, text);
-    case CLI_WORD: return read_word(option, text);
+  case CLI_FLAG: *(bool *)option->value = true; return CLI_GO_ON;
+  case CLI_TEXT: *(const char **)option->value = text; return CLI_GO_ON;
+  case CLI_INT: return read_int(option, text, strlen(text), option->value);
+  case CLI_INTS: return read_ints(option, text);
+  case CLI_WORD: return read_word(option, text);
   }
   return CLI_USAGE;
 }

@@ -61,9 +61,7 @@ struct dw_ctx {
   atomic_uint_least64_t compiles, compile_failures, misses, damaged;
 };
 
-static dw_status no_memory(dw_error *error) {
-  return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
-}
+static dw_status no_memory(dw_error *error) { return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory"); }
 
 static dw_status no_argument(dw_error *error, const char *field) {
   return dw__fail(error, DW_BAD_ARGUMENT, field, "NULL", "a pointer", "this argument must be given");
@@ -329,7 +327,7 @@ static bool resources_read(json_t *object, dw_resources *kernel) {
   const char *name = json_string_value(json_object_get(object, "name"));
   if (!name) return false;
   snprintf(kernel->name, sizeof kernel->name, "%s", name);
-#define X(field)                                                    \
+#define X(field)                                                       \
   if (!json_is_integer(json_object_get(object, #field))) return false; \
   kernel->field = (int)json_integer_value(json_object_get(object, #field));
   RESOURCE_FIELDS(X)
@@ -717,6 +715,7 @@ size_t dw_workspace_size(const dw_kernel *kernel) { return kernel->plan.workspac
 static dw_status read_args(const dw_kernel *kernel, const dw_args *given, dw_args *args, dw_error *error) {
   if (!kernel || !given) return no_argument(error, kernel ? "args" : "kernel");
   dw_status status = read_sized("args", given, args, sizeof *args, error);
+  args->size = sizeof *args;
   if (!status) status = dw__args_check(&kernel->image->shape, &kernel->bounds, &kernel->plan, args, error);
   return status;
 }
@@ -756,9 +755,12 @@ dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *given, uint32_t *
     return dw__fail(error, DW_NOT_APPLICABLE, "variant", "one that reads every kind of mask", "one that reads bits",
                     "this kernel needs no packed mask");
   }
-  dw_params params, pack;
-  dw__plan_params(&kernel->image->shape, &kernel->image->variant, &kernel->bounds, &kernel->plan, &args, &params, &pack);
-  pack.out = bits;
-  pack.out_row_stride = bits_row_stride ? bits_row_stride : (kernel->image->shape.width + 31) / 32;
-  return launch_one(kernel, &kernel->pack, &pack, stream, error);
+  dw_params params;
+  const dw_shape *shape = &kernel->image->shape;
+  dw__plan_params(shape, &kernel->image->variant, &kernel->bounds, &kernel->plan, &args, &params, NULL);
+  params.mask = args.mask;  // the caller's, wherever dw_launch would have packed it
+  if (args.qo_indptr && args.mask_kind != DW_MASK_BITS) params.width = shape->width;
+  params.out = bits;
+  params.out_row_stride = bits_row_stride ? bits_row_stride : (params.width + 31) / 32;
+  return launch_one(kernel, &kernel->pack, &params, stream, error);
 }

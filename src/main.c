@@ -41,7 +41,8 @@ static const cli_command commands[] = {
 
 static int help(FILE *to) {
   fputs("draftwood: tree-verify attention kernels for speculative decoding, made to order for one shape\n\n"
-        "usage: draftwood COMMAND [arguments]\n\ncommands:\n", to);
+        "usage: draftwood COMMAND [arguments]\n\ncommands:\n",
+        to);
   for (size_t i = 0; i < DW__COUNT(commands); i++) fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].summary);
   fputs("\ndraftwood COMMAND --help tells more. Exit status: 0 done, 1 it ran and something is wrong, 2 bad usage.\n", to);
   return to == stdout ? CLI_DONE : CLI_USAGE;

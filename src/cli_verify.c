@@ -1,0 +1,283 @@
+// draftwood verify: a kernel against the fp64 oracle, row by row, on the CPU or on a GPU.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "guard.h"
+#include "host_run.h"
+#include "plan.h"
+
+// ---- a problem ------------------------------------------------------------------------------------------------
+
+cli_problem cli_problem_usual(void) {
+  return (cli_problem){
+    .lengths = {.values = {0, 17, 100}, .count = 3},
+    .mask = DW_MASK_PARENTS,
+    .addressing = DW_CSR,
+    .order = DW_HOST_FORWARD,
+    .seed = 1,
+  };
+}
+
+static int batch_of(const cli_problem *asked) { return asked->batch ? asked->batch : asked->lengths.count; }
+
+static int longest(const cli_problem *asked) {
+  int most = 0;
+  for (int i = 0; i < asked->lengths.count; i++)
+    if (asked->lengths.values[i] > most) most = asked->lengths.values[i];
+  return most;
+}
+
+dw_bounds cli_problem_bounds(const dw_shape *shape, const cli_problem *asked) {
+  dw_bounds bounds = cli_bounds(shape, batch_of(asked), longest(asked) + shape->width);
+  bounds.split_tokens = asked->split_tokens;
+  return bounds;
+}
+
+static dw_status make(const dw_shape *shape, const cli_problem *asked, dw__problem **problem, dw_error *error) {
+  int batch = batch_of(asked);
+  int *prefix = calloc((size_t)batch, sizeof *prefix);
+  if (!prefix) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+  for (int i = 0; i < batch; i++) prefix[i] = asked->lengths.values[i % asked->lengths.count];
+  dw__problem_spec spec = {
+    .shape = *shape,
+    .batch = batch,
+    .prefix = prefix,
+    .mask_kind = (dw_mask)asked->mask,
+    .tree = DW__TREE_RANDOM,
+    .addressing = (dw_addressing)asked->addressing,
+    .lengths_include_drafts = !asked->prefix_only,
+    .shuffle = 1,
+    .q_scale = 1,
+    .spare_pages = 1,
+    .seed = (uint64_t)asked->seed,
+  };
+  dw_status status = dw__problem_make(&spec, problem, error);
+  free(prefix);
+  return status;
+}
+
+dw_status cli_problem_make(const dw_shape *shape, const cli_problem *asked, dw__problem **problem, dw_error *error) {
+  *problem = NULL;
+  dw_status status = make(shape, asked, problem, error);
+  if (!status) status = dw__problem_solve(*problem, 0, error);
+  if (!status) return DW_OK;
+  dw__problem_free(*problem);
+  *problem = NULL;
+  return status;
+}
+
+dw_status cli_check_host(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
+                         dw__problem *problem, dw__comparison *comparison, dw_error *error) {
+  dw__host_kernel *kernel;
+  dw_bounds bounds = cli_problem_bounds(shape, asked);
+  bounds.sm_count = dw__target_sm_count(shape->target);
+  dw_status status = dw__host_kernel_open(ctx, shape, variant, asked->sanitize, &kernel, error);
+  if (status) return status;
+  status = dw__host_kernel_run(kernel, &bounds, problem, (dw_host_order)asked->order, (uint64_t)asked->seed, error);
+  if (!status) status = dw__problem_compare(problem, comparison, error);
+  dw__host_kernel_close(kernel);
+  return status;
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------
+
+// A query vector (a row's head) beside its answer.
+typedef struct vector_error {
+  int request, row, head;
+  double relative, bound;
+} vector_error;
+
+static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
+
+static double relative_error(const dw__problem *problem, size_t vector) {
+  const dw_shape *shape = &problem->spec.shape;
+  int64_t head_stride = or_else(problem->args.out_head_stride, shape->head_dim_v);
+  int64_t row_stride = or_else(problem->args.out_row_stride, shape->heads * head_stride);
+  int64_t first = (int64_t)vector / shape->heads * row_stride + (int64_t)vector % shape->heads * head_stride;
+  size_t size = dw__dtype_size(shape->out);
+  const char *out = (const char *)problem->args.out + (size_t)first * size;
+  const double *exact = problem->out64 + vector * (size_t)shape->head_dim_v;
+  double off = 0, all = 0;
+  for (int i = 0; i < shape->head_dim_v; i++) {
+    double difference = (double)dw__to_float(shape->out, out + (size_t)i * size) - exact[i];
+    off += difference * difference;
+    all += exact[i] * exact[i];
+  }
+  double relative = sqrt(all > 0 ? off / all : off);
+  return isnan(relative) ? INFINITY : relative;
+}
+
+static double badness(const vector_error *one) {
+  return one->relative == 0 ? 0 : one->bound > 0 ? one->relative / one->bound : INFINITY;
+}
+
+static int worse_first(const void *a, const void *b) {
+  double x = badness(a), y = badness(b);
+  return x > y ? -1 : x < y;
+}
+
+// Every vector, worst first; NULL when out of memory.
+static vector_error *all_errors(const dw__problem *problem, size_t *count) {
+  const dw__problem_memory *memory = problem->memory;
+  int heads = problem->spec.shape.heads;
+  *count = (size_t)problem->total_q * (size_t)heads;
+  vector_error *list = calloc(*count + 1, sizeof *list);
+  size_t i = 0;
+  for (int b = 0; list && b < problem->spec.batch; b++)
+    for (int row = 0; row < problem->rows[b]; row++)
+      for (int head = 0; head < heads; head++, i++)
+        list[i] = (vector_error){b, row, head, relative_error(problem, i), memory->bounds ? memory->bounds[i] : 0};
+  if (list) qsort(list, *count, sizeof *list, worse_first);
+  return list;
+}
+
+// ---- output ---------------------------------------------------------------------------------------------------
+
+#define ROWS_SHOWN 5u
+
+static json_t *vector_json(int request, int row, int head, double relative, double bound) {
+  json_t *object = json_pack("{s:i, s:i, s:i, s:f}", "request", request, "row", row, "head", head, "bound", bound);
+  // JSON has no infinity.
+  json_object_set_new(object, "relative", isfinite(relative) ? json_real(relative) : json_null());
+  return object;
+}
+
+json_t *cli_comparison_json(const dw__comparison *comparison) {
+  const dw__row_error *worst = &comparison->worst;
+  json_t *object =
+    json_pack("{s:I, s:I, s:f, s:b, s:o}", "rows", (json_int_t)comparison->rows, "failed", (json_int_t)comparison->failed,
+              "ulp_share", comparison->ulp_share, "outside_written", (int)comparison->outside_written, "worst",
+              vector_json(worst->request, worst->row, worst->head, worst->relative, worst->bound));
+  if (isfinite(comparison->total_relative)) json_object_set_new(object, "relative", json_real(comparison->total_relative));
+  return object;
+}
+
+typedef struct report {
+  const char *shape, *variant, *device;
+  bool json;
+} report;
+
+static void print_json(const report *about, const dw__comparison *comparison, const vector_error *list, size_t count) {
+  json_t *rows = json_array(), *object = cli_comparison_json(comparison);
+  for (size_t i = 0; i < count && i < ROWS_SHOWN; i++) {
+    json_array_append_new(rows, vector_json(list[i].request, list[i].row, list[i].head, list[i].relative, list[i].bound));
+  }
+  json_object_set_new(object, "worst_rows", rows);
+  json_object_set_new(object, "shape", json_string(about->shape));
+  json_object_set_new(object, "variant", json_string(about->variant));
+  json_object_set_new(object, "device", json_string(about->device));
+  cli_print_json(object);
+  json_decref(object);
+}
+
+static void print_text(const report *about, const dw__problem *problem, const dw__comparison *comparison,
+                       const vector_error *list, size_t count) {
+  printf("%s\n%s on %s\n", about->shape, about->variant, about->device);
+  printf("  %7s  %8s  %5s  %5s  %10s  %10s\n", "request", "prefix", "row", "head", "error", "bound");
+  for (size_t i = 0; i < count && i < ROWS_SHOWN; i++) {
+    const vector_error *one = &list[i];
+    printf("  %7d  %8d  %5d  %5d  %10.3e  %10.3e%s\n", one->request, problem->prefix[one->request], one->row, one->head,
+           one->relative, one->bound, one->relative <= one->bound ? "" : "  wrong");
+  }
+  printf("%ld rows, %ld wrong, relative error of all %.3e, %.2f %% of elements within one unit in the last place\n",
+         comparison->rows, comparison->failed, comparison->total_relative, 100 * comparison->ulp_share);
+}
+
+static void print_report(const report *about, const dw__problem *problem, const dw__comparison *comparison) {
+  size_t count;
+  vector_error *list = all_errors(problem, &count);
+  if (!list) return;
+  if (about->json) print_json(about, comparison, list, count);
+  else print_text(about, problem, comparison, list, count);
+  free(list);
+}
+
+// ---- the command ----------------------------------------------------------------------------------------------
+
+typedef struct asked {
+  const char *variant;
+  int device;  // 0: host, 1: gpu
+  bool json;
+  cli_problem problem;
+} asked;
+
+// Only a program with the sanitizers in it can load a module that has them.
+static int check_sanitize(const asked *want) {
+#ifdef __SANITIZE_ADDRESS__
+  (void)want;
+#else
+  if (want->problem.sanitize) return cli_usage("--sanitize: needs a draftwood built with -DDRAFTWOOD_SANITIZE=ON");
+#endif
+  return CLI_GO_ON;
+}
+
+static dw_status run(dw_ctx *ctx, const asked *want, const dw_shape *shape, const dw_variant *variant, dw__problem *problem,
+                     char device[160], dw__comparison *comparison, dw_error *error) {
+  if (want->device) return cli_check_gpu(ctx, shape, variant, &want->problem, problem, device, comparison, error);
+  static const char *const orders[] = {"forward", "reverse", "random"};
+  snprintf(device, 160, "host (%s order)", orders[want->problem.order]);
+  return cli_check_host(ctx, shape, variant, &want->problem, problem, comparison, error);
+}
+
+// A device that is not there is nothing wrong with the kernel: another exit status.
+static int exit_code(dw_error *error, bool gpu) {
+  dw_status status = error->status;
+  int code = cli_error(error);
+  return gpu && (status == DW_NO_DRIVER || status == DW_NOT_FOUND) ? CLI_USAGE : code;
+}
+
+static int verify(dw_ctx *ctx, const asked *want, const dw_shape *shape, const dw_variant *variant) {
+  char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX], device[160] = "";
+  dw_error error = {0};
+  dw__comparison comparison = {0};
+  dw__problem *problem;
+  dw_shape_print(shape, shape_text, sizeof shape_text);
+  cli_variant_text(variant, variant_text);
+  dw_status status = cli_problem_make(shape, &want->problem, &problem, &error);
+  if (!status) status = run(ctx, want, shape, variant, problem, device, &comparison, &error);
+  if (comparison.rows) print_report(&(report){shape_text, variant_text, device, want->json}, problem, &comparison);
+  dw__problem_free(problem);
+  return status ? exit_code(&error, want->device) : CLI_DONE;
+}
+
+int cli_verify(const cli_command *self, int argc, char **argv) {
+  asked want = {.problem = cli_problem_usual()};
+  cli_problem *problem = &want.problem;
+  const cli_option options[] = {
+    {"variant", "TEXT", CLI_TEXT, &want.variant, 0, 0, "the variant (default: the rule table's choice)"},
+    {"device", "host|gpu", CLI_WORD, &want.device, 0, 0, "where to run it (host)"},
+    {"lengths", "N,...", CLI_INTS, &problem->lengths, 0, 1 << 22, "committed tokens of the requests (0,17,100)"},
+    {"batch", "N", CLI_INT, &problem->batch, 1, 4096, "requests; lengths are dealt out in turn (default: one a length)"},
+    {"mask", "none|parents|bits", CLI_WORD, &problem->mask, 0, 0, "how the tree is given (parents)"},
+    {"addressing", "csr|table", CLI_WORD, &problem->addressing, 0, 0, "how the KV is found (csr)"},
+    {"prefix-only", NULL, CLI_FLAG, &problem->prefix_only, 0, 0, "lengths count the prefix, not the drafts"},
+    {"split-tokens", "N", CLI_INT, &problem->split_tokens, 16, 1 << 20, "fixed KV ranges of so many tokens (default: auto)"},
+    {"seed", "S", CLI_INT, &problem->seed, 0, 1 << 30, "of the random problem (1)"},
+    {"order", "forward|reverse|random", CLI_WORD, &problem->order, 0, 0, "host: the order in which warps run (forward)"},
+    {"sanitize", NULL, CLI_FLAG, &problem->sanitize, 0, 0, "host: with address and undefined-behaviour sanitizers"},
+    {"json", NULL, CLI_FLAG, &want.json, 0, 0, "print JSON"},
+  };
+  int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
+  if (code == CLI_GO_ON) code = check_sanitize(&want);
+  if (code != CLI_GO_ON) return code;
+  if (argc != 2) return cli_usage("verify: found %d shapes, allowed 1; draftwood verify --help tells more", argc - 1);
+  dw_error error = {0};
+  dw_shape shape;
+  dw_variant variant;
+  dw_status status = dw_shape_parse(argv[1], &shape, &error);
+  dw_bounds bounds;
+  if (!status) {
+    bounds = cli_problem_bounds(&shape, problem);
+    status = cli_variant(want.variant, &shape, &bounds, &variant, &error);
+  }
+  if (status) return cli_error(&error);
+  dw_ctx *ctx;
+  code = cli_open(&ctx);
+  if (code != CLI_GO_ON) return code;
+  code = verify(ctx, &want, &shape, &variant);
+  dw_ctx_destroy(ctx);
+  return code;
+}
