@@ -1,0 +1,11 @@
+run version
+run
+run biuld
+run build
+run build kimi-k2.6-tp8 --widths 1,x
+run build kimi-k2.6-tp8 --jobs 0
+run gen nope
+run gen kimi-k2.6-tp8,t=0
+run gen kimi-k2.6-tp8 --variant family=nope
+run cache inspect
+run gen --help
