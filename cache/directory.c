@@ -261,7 +261,7 @@ static bool names_add(dw__names *names, const char *name) {
     names->name = larger;
     names->capacity = capacity;
   }
-  snprintf(names->name[names->count++], sizeof *names->name, "%s", name);
+  snprintf(names->name[names->count++], sizeof *names->name, "%.64s", name);
   return true;
 }
 
