@@ -29,4 +29,4 @@ DEV void store_out1(const dw_params &p, s64 at, float v) {
   else ((u16 *)p.out)[at] = (u16)pack_out(v, 0.f);
 }
 
-constexpr float MINUS_INF = -__builtin_huge_valf();
+constexpr float INF = __builtin_bit_cast(float, 0x7f800000u), MINUS_INF = -INF;

@@ -286,7 +286,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
 #pragma unroll
   for (int i = 0; i < T; i++) {
     if (visible >> i & 1) continue;
-    x.poison |= !(fabsf(x.s[i]) < __builtin_huge_valf());
+    x.poison |= !(fabsf(x.s[i]) < INF);
     x.s[i] = MINUS_INF;
   }
 }
