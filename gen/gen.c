@@ -105,10 +105,8 @@ static dw_status add_from_dir(dw__gen *gen, const char *dir, const char *entry, 
   dw__buf_printf(&path, "%s/%s", dir, entry);
   dw__buf_printf(&name, "templates/%s", entry);
   dw_status status = DW_OK;
-  if (path.failed || name.failed)
-    status = out_of_memory(error);
-  else if (name.size > NAME_LIMIT)
-    status = dw__fail(error, DW_IO, "template_dir", entry, "shorter file names", NULL);
+  if (path.failed || name.failed) status = out_of_memory(error);
+  else if (name.size > NAME_LIMIT) status = dw__fail(error, DW_IO, "template_dir", entry, "shorter file names", NULL);
   if (!status) status = dw__file_read(path.data, &data, &file.size, error);
   dw__buf_free(&path);
   if (status) {
@@ -138,7 +136,7 @@ static dw_status add_dir(dw__gen *gen, const char *path, dw_error *error) {
   closedir(dir);
   if (!status && gen->count == before)
     status =
-        dw__fail(error, DW_NOT_FOUND, "template_dir", path, "a folder of templates", "it holds no .cu.lua, .cuh or .h file");
+      dw__fail(error, DW_NOT_FOUND, "template_dir", path, "a folder of templates", "it holds no .cu.lua, .cuh or .h file");
   return status;
 }
 
@@ -174,10 +172,8 @@ dw_status dw__gen_open(const char *template_dir, dw__gen **gen, dw_error *error)
     status = make_digest(made, error);
   }
   if (!status) status = dw__lua_open(&made->lua, error);
-  if (status)
-    dw__gen_close(made);
-  else
-    *gen = made;
+  if (status) dw__gen_close(made);
+  else *gen = made;
   return status;
 }
 
@@ -208,8 +204,8 @@ typedef struct render {
   const dw__gen_param *params;
   size_t count;
   size_t memory;    // bytes that Lua holds
-  bool over_limit;  // why the last allocation failed: our limit, or the system
-  int line;         // of the template, that ran last
+  bool over_limit;  // why the last failed allocation failed: our limit, or the system
+  int line;         // of the template, that ran last; 1 before any ran
 } render;
 
 static render *render_of(lua_State *L) { return *(render **)lua_getextraspace(L); }
@@ -222,10 +218,11 @@ static void *allocate(void *user, void *p, size_t old, size_t size) {
     r->memory -= old;
     return NULL;
   }
-  r->over_limit = size > old && size - old > MEMORY_LIMIT - r->memory;
-  void *made = r->over_limit ? NULL : dw__realloc(p, size);
+  bool over_limit = size > old && size - old > MEMORY_LIMIT - r->memory;
+  void *made = over_limit ? NULL : dw__realloc(p, size);
   if (!made && size <= old) made = p;  // Lua counts on shrinking
   if (made) r->memory += size - old;
+  else r->over_limit = over_limit;
   return made;
 }
 
@@ -266,10 +263,8 @@ static void push_params(lua_State *L, const render *r) {
   const dw__lua *lua = &r->gen->lua;
   lua->createtable(L, 0, (int)r->count);
   for (size_t i = 0; i < r->count; i++) {
-    if (r->params[i].text)
-      lua->pushstring(L, r->params[i].text);
-    else
-      lua->pushinteger(L, r->params[i].integer);
+    if (r->params[i].text) lua->pushstring(L, r->params[i].text);
+    else lua->pushinteger(L, r->params[i].integer);
     lua->setfield(L, -2, r->params[i].name);
   }
 }
@@ -327,10 +322,8 @@ static dw_status run_lua(render *r, dw__buf *lines, dw_error *error) {
     int verdict = lua->pcallk(L, 0, 1, 1, 0, NULL);
     size_t size = 0;
     const char *text = verdict ? NULL : lua->tolstring(L, -1, &size);
-    if (verdict)
-      status = run_failed(L, r, verdict, error);
-    else
-      dw__buf_append(lines, text, size);
+    if (verdict) status = run_failed(L, r, verdict, error);
+    else dw__buf_append(lines, text, size);
     lua->close(L);
   }
   uselocale(before);
@@ -508,12 +501,10 @@ static dw_status put_text(flat *f, const char *file, int line, slice text) {
   slice word = directive ? next_word(&rest) : (slice){0};
   dw_status status = DW_OK;
   if (is(word, "include")) return put_include(f, file, line, text, rest);
-  if (is(word, "pragma") && is(next_word(&rest), "once"))
-    text = (slice){0};
+  if (is(word, "pragma") && is(next_word(&rest), "once")) text = (slice){0};
   else if (is(word, "if") || is(word, "ifdef") || is(word, "ifndef"))
     status = open_condition(f, file, line, text, is(word, "ifndef") ? next_word(&rest) : (slice){0});
-  else if (is(word, "define"))
-    note_guard(f, line, rest);
+  else if (is(word, "define")) note_guard(f, line, rest);
   put_line(f, file, line, text);
   if (is(word, "else") || is(word, "elif") || is(word, "endif")) turn_condition(f, is(word, "endif"));
   return status;
@@ -523,10 +514,8 @@ static dw_status put_text(flat *f, const char *file, int line, slice text) {
 static void put_heading(flat *f, const render *r) {
   dw__buf_printf(&f->out, "// Made by draftwood from %s:", r->file->name);
   for (size_t i = 0; i < r->count; i++) {
-    if (r->params[i].text)
-      dw__buf_printf(&f->out, " %s=%s", r->params[i].name, r->params[i].text);
-    else
-      dw__buf_printf(&f->out, " %s=%lld", r->params[i].name, r->params[i].integer);
+    if (r->params[i].text) dw__buf_printf(&f->out, " %s=%s", r->params[i].name, r->params[i].text);
+    else dw__buf_printf(&f->out, " %s=%lld", r->params[i].name, r->params[i].integer);
   }
   dw__buf_puts(&f->out, "\n");
 }
@@ -589,7 +578,7 @@ static dw__gen_param *sorted_params(const dw__gen_param *params, size_t count) {
 
 dw_status dw__gen_render(dw__gen *gen, const char *name, const dw__gen_param *params, size_t count, char **source, size_t *size,
                          dw_error *error) {
-  render r = {.gen = gen, .count = count};
+  render r = {.gen = gen, .count = count, .line = 1};
   dw__buf lines = {0}, text = {0};
   *source = NULL;
   dw_status status = check_params(params, count, error);

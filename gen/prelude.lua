@@ -3,6 +3,7 @@
 local helpers = {}
 local format, type, math_type = string.format, type, math.type
 local ipairs, next, raise, sort = ipairs, next, error, table.sort
+local pack, unpack = string.pack, string.unpack
 
 local function fail(message, ...)
   raise(format(message, ...), 0)
@@ -37,7 +38,7 @@ end
 function helpers.float(value)
   if type(value) ~= "number" then fail("float: found a %s, allowed a number", type(value)) end
   if value ~= value or value < -0x1.fffffep127 or value > 0x1.fffffep127 then fail("float: %g is out of range", value) end
-  local text = format("%.9g", value)
+  local text = format("%.9g", (unpack("f", pack("f", value))))
   return text .. (text:find("[.e]") and "f" or ".0f")
 end
 

@@ -1,0 +1,2 @@
+#pragma once
+enum { INNERMOST = 1 };

@@ -1,0 +1,4 @@
+// Includes another.
+#pragma once
+#include "inner.h"
+inline int outer() { return INNER; }
