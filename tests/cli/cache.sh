@@ -1,4 +1,4 @@
-# label: quick;nvrtc
+# label: quick nvrtc
 # Compiles, then hits; what is damaged is compiled again.
 request=(kimi-k2.6-tp8 --widths 1,9)
 run build "${request[@]}" | tail -n 2
