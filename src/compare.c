@@ -166,17 +166,17 @@ static dw_status report(const pair *p, dw_error *error) {
 
 // ---- the space between rows -----------------------------------------------------------------------------------
 
-// First byte that changed between or before `count` pieces of `size` bytes, or -1. The address of piece i comes from `at`.
+// First byte that changed between or before `count` pieces of `size` bytes, or DW__UNCHANGED. Piece i lies where `at` says.
 static ptrdiff_t changed_outside(const dw__problem *problem, const dw__guarded *array, size_t count, size_t size,
                                  const char *(*at)(const dw__problem *, size_t)) {
   ptrdiff_t done = array->map - array->data;
   for (size_t i = 0; i <= count; i++) {
     ptrdiff_t next = i < count ? at(problem, i) - (const char *)array->data : (ptrdiff_t)array->size;
     ptrdiff_t changed = dw__guard_changed(array, done, next);
-    if (changed != -1) return changed;
+    if (changed != DW__UNCHANGED) return changed;
     done = next + (ptrdiff_t)size;
   }
-  return -1;
+  return DW__UNCHANGED;
 }
 
 static const char *lse_at(const dw__problem *problem, size_t row) {
@@ -191,12 +191,12 @@ static dw_status check_outside(dw__problem *problem, dw__comparison *comparison,
   size_t lse_bytes = (size_t)shape->heads * sizeof(float);
   const char *field = "out";
   ptrdiff_t at = changed_outside(problem, memory->out, vectors_of(problem), vector_bytes, result_at);
-  if (at == -1 && problem->args.lse) {
+  if (at == DW__UNCHANGED && problem->args.lse) {
     field = "lse";
     at = changed_outside(problem, memory->lse, (size_t)problem->total_q, lse_bytes, lse_at);
   }
-  comparison->outside_written = at != -1;
-  if (at == -1) return DW_OK;
+  comparison->outside_written = at != DW__UNCHANGED;
+  if (at == DW__UNCHANGED) return DW_OK;
   char found[64];
   snprintf(found, sizeof found, "a write at byte %td", at);
   return dw__fail(error, DW_WRONG_RESULT, field, found, "writes to its rows only", "the space outside the rows was changed");

@@ -48,5 +48,5 @@ void dw__guard_free(dw__guarded *list) {
 ptrdiff_t dw__guard_changed(const dw__guarded *array, ptrdiff_t from, ptrdiff_t to) {
   for (ptrdiff_t i = from; i < to; i++)
     if (array->data[i] != expected(array, array->data + i)) return i;
-  return -1;
+  return DW__UNCHANGED;
 }

@@ -18,7 +18,9 @@ typedef struct dw__guarded {
 dw__guarded *dw__guard_make(dw__guarded **list, size_t size);
 void dw__guard_free(dw__guarded *list);
 void dw__guard_poison(dw__guarded *array);
-// First byte of [from, to) of the data that no longer is poison, or -1. from may be negative, down to the start of the mapping.
+// First byte of [from, to) of the data that no longer is poison. from may be negative, down to the start of the mapping, and
+// so may the answer.
+#define DW__UNCHANGED PTRDIFF_MAX
 ptrdiff_t dw__guard_changed(const dw__guarded *array, ptrdiff_t from, ptrdiff_t to);
 
 // What a problem owns, behind dw__problem.memory.

@@ -1,0 +1,1063 @@
+// Number formats, trees, the fp64 oracle, random problems, and the comparison that everything else relies on.
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "guard.h"
+#include "oracle.h"
+#include "problem.h"
+#include "random.h"
+
+static void assert_near(double found, double expected, double within) {
+  if (!(fabs(found - expected) <= within)) fail_msg("found %.17g, expected %.17g within %g", found, expected, within);
+}
+
+static void assert_done(dw_status status, const dw_error *error) {
+  if (status) fail_msg("%s: %s", dw_status_name(status), error->message);
+}
+
+// ---- number formats -------------------------------------------------------------------------------------------
+
+static double value_of(dw_dtype type, uint16_t bits) { return (double)dw__to_float(type, &bits); }
+
+static uint16_t bits_of(dw_dtype type, double value) {
+  uint16_t bits;
+  dw__from_float(type, value, &bits);
+  return bits;
+}
+
+static const dw_dtype half_types[] = {DW_BF16, DW_F16};
+
+static void numbers_survive(void **state) {
+  (void)state;
+  for (int t = 0; t < 2; t++)
+    for (int bits = 0; bits < 65536; bits++) {
+      double value = value_of(half_types[t], (uint16_t)bits);
+      if (isnan(value))
+        assert_true(isnan(value_of(half_types[t], bits_of(half_types[t], value))));
+      else
+        assert_int_equal(bits_of(half_types[t], value), bits);
+    }
+}
+
+// Between every two neighbours: the middle goes to the even one, anything else to the nearer one.
+static void numbers_round_to_nearest_even(void **state) {
+  (void)state;
+  for (int t = 0; t < 2; t++) {
+    uint16_t infinity = half_types[t] == DW_BF16 ? 0x7F80 : 0x7C00;
+    for (uint16_t bits = 0; bits < infinity; bits++) {
+      uint16_t next = (uint16_t)(bits + 1), even = bits & 1 ? next : bits;
+      double low = value_of(half_types[t], bits), high = 2 * low - value_of(half_types[t], (uint16_t)(bits - 1));
+      if (next != infinity) high = value_of(half_types[t], next);
+      double middle = (low + high) / 2;
+      assert_int_equal(bits_of(half_types[t], middle), even);
+      assert_int_equal(bits_of(half_types[t], nextafter(middle, low)), bits);
+      assert_int_equal(bits_of(half_types[t], nextafter(middle, high)), next);
+      assert_int_equal(bits_of(half_types[t], -middle), even | 0x8000);
+    }
+  }
+}
+
+static void numbers_have_their_ends(void **state) {
+  (void)state;
+  assert_int_equal(bits_of(DW_BF16, 1), 0x3F80);
+  assert_int_equal(bits_of(DW_F16, 1), 0x3C00);
+  assert_int_equal(bits_of(DW_F16, 65519), 0x7BFF);
+  assert_int_equal(bits_of(DW_F16, 65520), 0x7C00);
+  assert_int_equal(bits_of(DW_F16, 1e300), 0x7C00);
+  assert_int_equal(bits_of(DW_BF16, -INFINITY), 0xFF80);
+  assert_int_equal(bits_of(DW_F16, 0x1p-25), 0);
+  assert_int_equal(bits_of(DW_F16, 0x1.8p-25), 1);
+  assert_int_equal(bits_of(DW_BF16, 5e-324), 0);
+  assert_int_equal(bits_of(DW_BF16, -0.0), 0x8000);
+  assert_true(isnan(value_of(DW_BF16, DW__POISON)) && isnan(value_of(DW_F16, DW__POISON)));
+  uint64_t seed = 3;
+  for (int i = 0; i < 100000; i++) {
+    double value = ldexp(dw__random_normal(&seed), dw__random_below(&seed, 300) - 160);
+    float expected = (float)value, found;
+    dw__from_float(DW_F32, value, &found);
+    assert_memory_equal(&found, &expected, sizeof found);
+  }
+}
+
+// ---- trees ----------------------------------------------------------------------------------------------------
+
+static const int tree_sizes[] = {1, 2, 9, 31, 32, 33, 63, 64, 65, 128, 1025};
+
+static bool sees(const int *parents, int node, int other) {
+  if (parents[node] == -2) return false;
+  while (node >= 0 && node != other) node = parents[node];
+  return node == other;
+}
+
+static int depth_of(const int *parents, int node) {
+  int depth = -1;
+  for (; node >= 0; node = parents[node]) depth++;
+  return depth;
+}
+
+static void check_masks(const int *parents, int nodes) {
+  int words = (nodes + 31) / 32 + 1;
+  int *depth = calloc((size_t)nodes, sizeof *depth);
+  uint32_t *mask = malloc((size_t)nodes * (size_t)words * sizeof *mask);
+  dw_error e = {0};
+  memset(mask, 0xFF, (size_t)nodes * (size_t)words * sizeof *mask);
+  assert_done(dw__tree_masks(parents, nodes, words, depth, mask, &e), &e);
+  for (int i = 0; i < nodes; i++) {
+    assert_int_equal(depth[i], parents[i] == -2 ? -1 : depth_of(parents, i));
+    for (int j = 0; j < 32 * words; j++) {
+      bool bit = mask[i * words + j / 32] >> (j % 32) & 1;
+      if (bit != (j < nodes && sees(parents, i, j))) fail_msg("%d nodes: node %d and %d", nodes, i, j);
+    }
+  }
+  assert_int_equal(dw__tree_masks(parents, nodes, words, NULL, NULL, NULL), DW_OK);
+  free(depth);
+  free(mask);
+}
+
+static void tree_masks_equal_the_walk_to_the_root(void **state) {
+  (void)state;
+  uint64_t seed = 11;
+  for (size_t i = 0; i < DW__COUNT(tree_sizes); i++)
+    for (int round = 0; round < 4; round++) {
+      int *parents = calloc((size_t)tree_sizes[i], sizeof *parents);
+      dw__tree_random(&seed, tree_sizes[i], parents);
+      assert_int_equal(parents[0], -1);
+      for (int j = 1; j < tree_sizes[i]; j++) assert_true(parents[j] >= -1 && parents[j] < j);
+      check_masks(parents, tree_sizes[i]);
+      for (int j = tree_sizes[i] - 1; j > 0 && round == 3; j /= 2) parents[j] = j == tree_sizes[i] - 1 ? -2 : -1;
+      check_masks(parents, tree_sizes[i]);
+      free(parents);
+    }
+}
+
+static void tree_of_the_cases(void **state) {
+  (void)state;
+  const int parents[] = {-1, 0, 0, 1, 2, 2}, expected[] = {0, 1, 1, 2, 2, 2};  // O-d08: positions are depths
+  int depth[6];
+  uint32_t mask[6];
+  assert_int_equal(dw__tree_masks(parents, 6, 1, depth, mask, NULL), DW_OK);
+  assert_memory_equal(depth, expected, sizeof depth);
+  const uint32_t bits[] = {1, 3, 5, 11, 21, 37};
+  assert_memory_equal(mask, bits, sizeof bits);
+}
+
+static void random_trees_are_deep_and_wide(void **state) {
+  (void)state;
+  uint64_t seed = 7;
+  int parents[64], depth[64], deepest = 0, roots = 0, children[64] = {0};
+  for (int round = 0; round < 50; round++) {
+    dw__tree_random(&seed, 64, parents);
+    dw__tree_masks(parents, 64, 2, depth, NULL, NULL);
+    for (int i = 0; i < 64; i++) {
+      if (depth[i] > deepest) deepest = depth[i];
+      if (parents[i] == -1)
+        roots++;
+      else
+        children[parents[i]]++;
+    }
+  }
+  assert_true(deepest >= 12);
+  assert_in_range(roots, 51, 400);
+  assert_true(children[0] > 100);
+}
+
+static void bad_trees_are_refused_with_the_node(void **state) {
+  (void)state;
+  const struct {
+    int parents[4];
+    const char *field, *found;
+  } bad[] = {
+    {{-1, 0, 2, 1}, "parents[2]", "2"},  {{-1, 0, 3, 1}, "parents[2]", "3"}, {{0, -1, -1, -1}, "parents[0]", "0"},
+    {{-1, 0, -3, 1}, "parents[2]", "-3"}, {{-1, 9, 1, 1}, "parents[1]", "9"}, {{-1, -2, 0, 1}, "parents[3]", "1"},
+  };
+  for (size_t i = 0; i < DW__COUNT(bad); i++) {
+    int depth[4];
+    uint32_t mask[4];
+    dw_error e = {0};
+    assert_int_equal(dw__tree_masks(bad[i].parents, 4, 1, depth, mask, &e), DW_BAD_ARGUMENT);
+    assert_string_equal(e.field, bad[i].field);
+    assert_string_equal(e.found, bad[i].found);
+  }
+  dw_error e = {0};
+  int chain[33] = {-1};
+  for (int i = 1; i < 33; i++) chain[i] = i - 1;
+  assert_int_equal(dw__tree_masks(chain, 33, 1, NULL, NULL, &e), DW_BAD_ARGUMENT);
+  assert_string_equal(e.field, "words");
+}
+
+// ---- answers known on paper -----------------------------------------------------------------------------------
+
+// One head, fp16. A token's record is V (16 numbers, its own number plus the column) and 16 more, of which the first is the
+// only one that q looks at: the score of a token is what we say it is.
+typedef struct paper {
+  dw_shape shape;
+  dw_args args;
+  uint16_t q[4][32], kv[16][32];
+  int32_t indptr[2], indices[16], kv_len[1], parents[4];
+  uint32_t bits[4];
+  double out[4][16], lse[4];
+} paper;
+
+static void paper_make(paper *p, int tokens, const double *scores, int rows) {
+  *p = (paper){0};
+  assert_int_equal(dw_shape_parse("mla:h=1,t=4,qk=32,v=16,q=fp16,kv=fp16,o=fp32", &p->shape, NULL), DW_OK);
+  for (int j = 0; j < 16; j++)
+    for (int d = 0; d < 32; d++) {
+      double value = d < 16 ? 10 * j + d : d > 16 ? 7 : j < tokens ? scores[j] : NAN;
+      p->kv[j][d] = bits_of(DW_F16, value);
+    }
+  for (int r = 0; r < 4; r++) p->q[r][16] = bits_of(DW_F16, 1);
+  for (int j = 0; j < 16; j++) p->indices[j] = j;
+  p->indptr[1] = tokens;
+  p->kv_len[0] = tokens;
+  p->args = (dw_args){.size = sizeof p->args, .q = p->q, .batch = 1, .total_q = rows, .width = rows, .kv = p->kv,
+                      .addressing = DW_CSR, .kv_indptr = p->indptr, .kv_indices = p->indices, .kv_len = p->kv_len,
+                      .lengths_include_drafts = 1, .softmax_scale = 1, .lse_base_e = 1};
+}
+
+static void paper_solve(paper *p) {
+  dw_error e = {0};
+  assert_done(dw__oracle_exact(&p->shape, &p->args, 1, p->out[0], p->lse, &e), &e);
+}
+
+// The row is this weighted mean of the tokens' numbers.
+static void assert_token(const paper *p, int row, double token) {
+  for (int d = 0; d < 16; d++) assert_near(p->out[row][d], 10 * token + d, 1e-12);
+}
+
+static void one_visible_token_is_its_v(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 1, (double[]){3}, 1);
+  paper_solve(&p);
+  assert_token(&p, 0, 0);
+  assert_near(p.lse[0], 3, 1e-12);
+}
+
+static void equal_keys_give_the_mean(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 2, (double[]){-5, -5}, 1);
+  paper_solve(&p);
+  assert_token(&p, 0, 0.5);
+  assert_near(p.lse[0], -5 + log(2), 1e-12);
+  paper_make(&p, 16, (double[]){1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 1);
+  paper_solve(&p);
+  assert_token(&p, 0, 7.5);
+  assert_near(p.lse[0], 1 + log(16), 1e-12);
+}
+
+static void huge_score_takes_it_all(void **state) {
+  (void)state;
+  for (int place = 0; place < 5; place++) {
+    double scores[5] = {-60000, 0, 100, -3, 2};
+    scores[place] = 60000;
+    paper p;
+    paper_make(&p, 5, scores, 1);
+    paper_solve(&p);
+    assert_token(&p, 0, place);
+    assert_near(p.lse[0], 60000, 1e-9);
+  }
+}
+
+static void lse_is_analytic_in_both_bases(void **state) {
+  (void)state;
+  const double scores[] = {0.5, -1.25, 2, 0.125};
+  double scale = 0.25, sum = 0, mean = 0;
+  for (int j = 0; j < 4; j++) sum += exp(scores[j] * scale), mean += j * exp(scores[j] * scale);
+  paper p;
+  paper_make(&p, 4, scores, 1);
+  p.args.softmax_scale = 0.25f;
+  paper_solve(&p);
+  assert_near(p.lse[0], log(sum), 1e-14);
+  assert_token(&p, 0, mean / sum);
+  p.args.lse_base_e = 0;
+  paper_solve(&p);
+  assert_near(p.lse[0], log2(sum), 1e-14);
+}
+
+// Rows 0..3 of a chain over two prefix tokens and four drafts, all of equal score.
+static void chain_sees_what_came_before(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 6, (double[]){0, 0, 0, 0, 0, 0}, 4);
+  paper_solve(&p);
+  for (int r = 0; r < 4; r++) {
+    assert_token(&p, r, (2 + r) / 2.0);
+    assert_near(p.lse[r], log(3 + r), 1e-12);
+  }
+}
+
+static void siblings_do_not_see_each_other(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 6, (double[]){0, 0, 0, 0, 0, 0}, 4);  // drafts are tokens 2 to 5
+  p.args.mask_kind = DW_MASK_PARENTS;
+  p.args.mask = p.parents;
+  memcpy(p.parents, (int[]){-1, 0, 0, -1}, sizeof p.parents);
+  paper_solve(&p);
+  assert_token(&p, 0, (0 + 1 + 2) / 3.0);
+  assert_token(&p, 1, (0 + 1 + 2 + 3) / 4.0);
+  assert_token(&p, 2, (0 + 1 + 2 + 4) / 4.0);
+  assert_token(&p, 3, (0 + 1 + 5) / 3.0);
+}
+
+static void dead_node_sees_nothing(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 6, (double[]){0, 0, 0, 0, 0, 0}, 4);
+  p.args.mask_kind = DW_MASK_PARENTS;
+  p.args.mask = p.parents;
+  memcpy(p.parents, (int[]){-1, -2, 0, -2}, sizeof p.parents);
+  p.kv[3][0] = p.kv[5][0] = p.kv[3][16] = bits_of(DW_F16, NAN);  // nobody looks there
+  paper_solve(&p);
+  assert_token(&p, 2, (0 + 1 + 2 + 4) / 4.0);
+  for (int r = 1; r < 4; r += 2) {
+    for (int d = 0; d < 16; d++) assert_true(p.out[r][d] == 0);
+    assert_true(isinf(p.lse[r]) && p.lse[r] < 0);
+  }
+}
+
+static void bits_are_taken_as_given(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 5, (double[]){0, 0, 0, 0, 0}, 4);  // one prefix token
+  p.args.mask_kind = DW_MASK_BITS;
+  p.args.mask = p.bits;
+  memcpy(p.bits, (uint32_t[]){0, 8, 0xFFFFFFF1, 6}, sizeof p.bits);  // nothing; a later draft; bits past the end; not itself
+  paper_solve(&p);
+  assert_token(&p, 0, 0);
+  assert_token(&p, 1, 4 / 2.0);
+  assert_token(&p, 2, 1 / 2.0);
+  assert_token(&p, 3, (2 + 3) / 3.0);
+}
+
+// O-a07: an all-false row over an empty prefix.
+static void row_that_sees_nothing_is_zero(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 4, (double[]){1, 2, 3, 4}, 4);
+  p.args.mask_kind = DW_MASK_BITS;
+  p.args.mask = p.bits;
+  memcpy(p.bits, (uint32_t[]){1, 0, 4, 0}, sizeof p.bits);
+  paper_solve(&p);
+  assert_token(&p, 0, 0);
+  assert_token(&p, 2, 2);
+  for (int d = 0; d < 16; d++) assert_true(p.out[1][d] == 0 && p.out[3][d] == 0);
+  assert_true(p.lse[1] == -INFINITY && p.lse[3] == -INFINITY);
+}
+
+// O-a04: a padded request of a graph has length 0, drafts or not.
+static void request_of_length_zero_is_zero(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 4, (double[]){1, 2, 3, 4}, 4);
+  p.kv_len[0] = 0;
+  paper_solve(&p);
+  for (int r = 0; r < 4; r++) assert_true(p.lse[r] == -INFINITY && p.out[r][3] == 0);
+  p.kv_len[0] = 2;  // two of four drafts are there
+  paper_solve(&p);
+  assert_token(&p, 0, 0);
+  assert_near(p.lse[3], log(exp(1) + exp(2)), 1e-12);
+}
+
+static void visible_nan_is_not_hidden(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 3, (double[]){1, NAN, 3}, 1);
+  paper_solve(&p);
+  assert_true(isnan(p.out[0][0]) && isnan(p.lse[0]));
+}
+
+// ---- problems -------------------------------------------------------------------------------------------------
+
+static const int some_prefix[] = {70, 0, 33, 0, 5}, some_rows[] = {9, 4, 0, 1, 7};
+
+static dw__problem_spec usual(void) {
+  dw__problem_spec spec = {.batch = 5, .prefix = some_prefix, .rows = some_rows, .mask_kind = DW_MASK_PARENTS,
+                           .tree = DW__TREE_RANDOM, .addressing = DW_CSR, .lengths_include_drafts = 1, .q_scale = 1,
+                           .spare_pages = 2, .seed = 42};
+  assert_int_equal(dw_shape_parse("mla:h=3,t=9,qk=48,v=32", &spec.shape, NULL), DW_OK);
+  return spec;
+}
+
+static dw__problem *made(const dw__problem_spec *spec) {
+  dw__problem *problem = NULL;
+  dw_error e = {0};
+  assert_done(dw__problem_make(spec, &problem, &e), &e);
+  return problem;
+}
+
+static dw__problem *solved(const dw__problem_spec *spec) {
+  dw__problem *problem = made(spec);
+  dw_error e = {0};
+  assert_done(dw__problem_solve(problem, 2, &e), &e);
+  return problem;
+}
+
+static size_t vectors(const dw__problem *problem) { return (size_t)problem->total_q * (size_t)problem->spec.shape.heads; }
+
+// Same tokens in the same order: the same bits, whatever names their places.
+static void assert_same_answer(const dw__problem *a, const dw__problem *b) {
+  assert_int_equal(a->total_q, b->total_q);
+  assert_memory_equal(a->lse64, b->lse64, vectors(a) * sizeof(double));
+  assert_memory_equal(a->out64, b->out64, vectors(a) * (size_t)a->spec.shape.head_dim_v * sizeof(double));
+}
+
+static void check_same(const dw__problem *base, const dw__problem_spec *spec) {
+  dw__problem *problem = solved(spec);
+  assert_same_answer(base, problem);
+  dw__problem_free(problem);
+}
+
+// Each row by the plain formula, from the arguments of a tight CSR problem with 32-bit indices.
+static void check_by_formula(const dw__problem *p) {
+  const dw_shape *shape = &p->spec.shape;
+  const uint16_t *q = p->args.q, *kv = p->args.kv;
+  size_t qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
+  for (int b = 0, row = 0; b < p->spec.batch; b++)
+    for (int r = 0; r < p->rows[b]; r++, row++)
+      for (int h = 0; h < shape->heads; h++) {
+        double sum = 0, out[64] = {0};
+        const uint16_t *query = q + (size_t)(row * shape->heads + h) * qk;
+        for (int j = 0; j < p->prefix[b] + p->rows[b]; j++) {
+          const int *parents = (const int *)p->args.mask + row - r;
+          if (parents[r] == -2 || (j >= p->prefix[b] && !sees(parents, r, j - p->prefix[b]))) continue;
+          const uint16_t *token = kv + (size_t)((const int32_t *)p->args.kv_indices)[p->args.kv_indptr[b] + j] * qk;
+          double score = 0;
+          for (size_t d = 0; d < qk; d++) score += value_of(shape->q, query[d]) * value_of(shape->kv, token[d]);
+          double weight = exp(score * (double)p->args.softmax_scale);
+          sum += weight;
+          for (size_t d = 0; d < v; d++) out[d] += weight * value_of(shape->kv, token[d]);
+        }
+        size_t vector = (size_t)(row * shape->heads + h);
+        if (sum == 0) assert_true(p->lse64[vector] == -INFINITY);
+        if (sum > 0) assert_near(p->lse64[vector], log2(sum), 1e-12);
+        for (size_t d = 0; d < v; d++) assert_near(p->out64[vector * v + d], sum > 0 ? out[d] / sum : 0, 1e-12);
+      }
+}
+
+static void oracle_equals_the_formula(void **state) {
+  (void)state;
+  for (int round = 0; round < 16; round++) {
+    dw__problem_spec spec = usual();
+    spec.seed = (uint64_t)round;
+    spec.dead_nodes = round & 1;
+    spec.shuffle = round & 2;
+    spec.tree = (dw__tree_kind)(round % 3);
+    spec.q_scale = round & 4 ? 3 : 1;
+    spec.shape.q = round & 8 ? DW_F16 : DW_BF16;
+    spec.shape.kv = round & 4 ? DW_F16 : DW_BF16;
+    dw__problem *problem = solved(&spec);
+    check_by_formula(problem);
+    dw__problem_free(problem);
+  }
+}
+
+static void addressing_forms_agree(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  dw__problem *base = solved(&spec);
+  const int pages[] = {1, 16, 64};
+  for (int i = 0; i < 3 * 64; i++) {
+    spec = usual();
+    spec.shape.page = pages[i % 3];
+    spec.strided = i / 3 & 1;
+    spec.shuffle = i / 3 & 2;
+    spec.index64 = !!(i / 3 & 4);
+    spec.addressing = i / 3 & 8 ? DW_BLOCK_TABLE : DW_CSR;
+    spec.lengths_include_drafts = !!(i / 3 & 16);
+    spec.draft_slots = i / 3 & 32 && spec.addressing == DW_CSR && !spec.lengths_include_drafts;
+    check_same(base, &spec);
+  }
+  dw__problem_free(base);
+}
+
+static void mask_forms_agree(void **state) {
+  (void)state;
+  for (int tree = DW__TREE_CHAIN; tree <= DW__TREE_STAR; tree++)
+    for (int width = 9; width <= 75; width += 33) {
+      const int rows[] = {width, width - 1, 0, 1, 9};
+      dw__problem_spec spec = usual();
+      spec.tree = (dw__tree_kind)tree;
+      spec.shape.width = width;
+      spec.rows = rows;
+      dw__problem *base = solved(&spec);
+      spec.mask_kind = DW_MASK_BITS;
+      check_same(base, &spec);
+      spec.strided = 1;
+      check_same(base, &spec);
+      spec.mask_kind = DW_MASK_NONE;
+      if (tree == DW__TREE_CHAIN) check_same(base, &spec);
+      dw__problem_free(base);
+    }
+}
+
+static void uniform_rows_need_no_indptr(void **state) {
+  (void)state;
+  const int full[] = {9, 9, 9, 9, 9};
+  dw__problem_spec spec = usual();
+  spec.rows = full;
+  dw__problem *base = solved(&spec);
+  spec.rows = NULL;
+  dw__problem *uniform = solved(&spec);
+  assert_null(uniform->args.qo_indptr);
+  assert_non_null(base->args.qo_indptr);
+  assert_same_answer(base, uniform);
+  dw__problem_free(uniform);
+  dw__problem_free(base);
+}
+
+static void threads_do_not_change_a_bit(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  dw__problem *base = solved(&spec), *other = made(&spec);
+  for (int threads = 0; threads < 12; threads++) {
+    assert_int_equal(dw__problem_solve(other, threads, NULL), DW_OK);
+    assert_same_answer(base, other);
+  }
+  dw__problem_free(base);
+  dw__problem_free(other);
+}
+
+// The prefix is a set: its order moves no more than rounding.
+static void prefix_order_does_not_matter(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  dw__problem *base = solved(&spec), *other = made(&spec);
+  int32_t *indices = (int32_t *)(uintptr_t)other->args.kv_indices;
+  for (int i = 0, j = other->prefix[0] - 1; i < j; i++, j--) {
+    int32_t slot = indices[i];
+    indices[i] = indices[j];
+    indices[j] = slot;
+  }
+  assert_int_equal(dw__problem_solve(other, 1, NULL), DW_OK);
+  bool changed = false;
+  for (size_t i = 0; i < vectors(base) * 32; i++) {
+    assert_near(other->out64[i], base->out64[i], 1e-13);
+    changed |= other->out64[i] != base->out64[i];
+  }
+  assert_true(changed);
+  dw__problem_free(base);
+  dw__problem_free(other);
+}
+
+static void base_e_is_base_two_scaled(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  dw__problem *two = solved(&spec);
+  spec.lse_base_e = 1;
+  dw__problem *e = solved(&spec);
+  for (size_t i = 0; i < vectors(two); i++) assert_near(e->lse64[i], two->lse64[i] * log(2), 1e-12);
+  dw__problem_free(two);
+  dw__problem_free(e);
+}
+
+// Requests without rows only, and no token at all.
+static void empty_problems_work(void **state) {
+  (void)state;
+  const int prefix[] = {0, 20, 0}, rows[] = {0, 0, 0};
+  for (int i = 0; i < 8; i++) {
+    dw__problem_spec spec = usual();
+    spec.batch = 1 + 2 * (i & 1);
+    spec.prefix = prefix;
+    spec.rows = rows;
+    spec.addressing = i & 2 ? DW_BLOCK_TABLE : DW_CSR;
+    spec.strided = i & 4;
+    dw__problem *problem = solved(&spec);
+    dw__comparison comparison;
+    assert_int_equal(problem->total_q, 0);
+    assert_int_equal(dw__problem_compare(problem, &comparison, NULL), DW_OK);
+    assert_int_equal(comparison.rows, 0);
+    dw__problem_free(problem);
+  }
+}
+
+static void wide_trees_work(void **state) {
+  (void)state;
+  const int prefix[] = {3, 40}, rows[] = {1025, 600};
+  dw__problem_spec spec = usual();
+  spec.batch = 2;
+  spec.prefix = prefix;
+  spec.rows = rows;
+  spec.shape.width = 1025;
+  spec.shape.heads = 1;
+  spec.dead_nodes = 1;
+  dw__problem *problem = solved(&spec);
+  check_by_formula(problem);
+  dw__problem_free(problem);
+}
+
+// ---- poison and guards ----------------------------------------------------------------------------------------
+
+static long finite_elements(const dw__problem *p) {
+  long count = 0;
+  for (size_t i = 0; i < p->kv_bytes / 2; i++) count += isfinite(value_of(p->spec.shape.kv, ((const uint16_t *)p->args.kv)[i]));
+  return count;
+}
+
+static void what_must_not_matter_is_poison(void **state) {
+  (void)state;
+  long tokens = 0;
+  for (int b = 0; b < 5; b++) tokens += some_prefix[b] + some_rows[b];
+  for (int i = 0; i < 16; i++) {
+    dw__problem_spec spec = usual();
+    spec.strided = i & 1;
+    spec.addressing = i & 2 ? DW_BLOCK_TABLE : DW_CSR;
+    spec.shape.page = i & 4 ? 16 : 1;
+    spec.shape.kv = i & 8 ? DW_F16 : DW_BF16;
+    dw__problem *p = made(&spec);
+    assert_int_equal(finite_elements(p), tokens * 48);
+    long finite_q = 0;
+    for (size_t j = 0; j < p->q_bytes / 2; j++) finite_q += isfinite(value_of(spec.shape.q, ((const uint16_t *)p->args.q)[j]));
+    assert_int_equal(finite_q, p->total_q * 3 * 48);
+    for (size_t j = 0; j < p->out_bytes / 2; j++) assert_true(isnan(value_of(spec.shape.out, ((uint16_t *)p->args.out)[j])));
+    for (size_t j = 0; j < p->lse_bytes / 4; j++) assert_true(isnan(p->args.lse[j]));
+    dw__problem_free(p);
+  }
+}
+
+static void table_and_mask_tails_are_garbage(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  spec.addressing = DW_BLOCK_TABLE;
+  spec.mask_kind = DW_MASK_BITS;
+  spec.shape.page = 16;
+  spec.strided = 1;
+  dw__problem *p = made(&spec);
+  int64_t stride = p->args.block_table_stride;
+  assert_true(p->args.table_columns == 7 && stride > 7);
+  for (int b = 0; b < 5; b++)
+    for (int column = (some_prefix[b] + some_rows[b] + 15) / 16; column < 7; column++)
+      assert_int_equal(p->args.block_table[b * stride + column], 0x3FFFFFFF);
+  const uint32_t *bits = p->args.mask;  // the request with one row is the 14th row
+  assert_int_equal(bits[13 * p->args.mask_row_stride], 0xFFFFFFFF);
+  dw__problem_free(p);
+}
+
+static int touch(const void *at) {
+  pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL);
+    _exit(*(const volatile unsigned char *)at & 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void arrays_end_at_a_guard_page(void **state) {
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    dw__problem_spec spec = usual();
+    spec.strided = i & 1;
+    spec.addressing = i & 2 ? DW_BLOCK_TABLE : DW_CSR;
+    spec.lengths_include_drafts = 0;
+    spec.draft_slots = spec.addressing == DW_CSR;
+    dw__problem *p = made(&spec);
+    const struct {
+      const void *at;
+      size_t bytes;
+    } arrays[] = {
+      {p->args.q, p->q_bytes},           {p->args.out, p->out_bytes},           {p->args.lse, p->lse_bytes},
+      {p->args.kv, p->kv_bytes},         {p->args.qo_indptr, p->indptr_bytes},  {p->args.kv_len, 5 * sizeof(int32_t)},
+      {p->args.mask, p->mask_bytes},     {p->args.kv_indices, p->index_bytes},  {p->args.block_table, p->table_bytes},
+      {p->args.kv_indptr, spec.addressing == DW_CSR ? p->indptr_bytes : 0},     {p->args.draft_slots, p->draft_slots_bytes},
+    };
+    for (size_t a = 0; a < DW__COUNT(arrays); a++) {
+      if (arrays[a].bytes == 0) continue;
+      assert_int_equal(touch((const char *)arrays[a].at + arrays[a].bytes - 1), 0);
+      assert_int_equal(touch((const char *)arrays[a].at + arrays[a].bytes), SIGSEGV);
+    }
+    assert_int_equal((uintptr_t)p->args.q % 16, 0);
+    assert_int_equal((uintptr_t)p->args.kv % 16, 0);
+    assert_int_equal((uintptr_t)p->args.out % 16, 0);
+    dw__problem_free(p);
+  }
+}
+
+// ---- comparing ------------------------------------------------------------------------------------------------
+
+static char *result(const dw__problem *p, int row, int head, int element) {
+  const dw_shape *shape = &p->spec.shape;
+  int64_t head_stride = p->args.out_head_stride ? p->args.out_head_stride : shape->head_dim_v;
+  int64_t row_stride = p->args.out_row_stride ? p->args.out_row_stride : shape->heads * head_stride;
+  return (char *)p->args.out + (row * row_stride + head * head_stride + element) * (int64_t)dw__dtype_size(shape->out);
+}
+
+static float *result_lse(const dw__problem *p, int row, int head) {
+  int64_t stride = p->args.lse_row_stride ? p->args.lse_row_stride : p->spec.shape.heads;
+  return p->args.lse + row * stride + head;
+}
+
+// The best result there can be: the answer, rounded.
+static void write_answer(dw__problem *p) {
+  const dw_shape *shape = &p->spec.shape;
+  dw__problem_poison(p);
+  for (int row = 0; row < p->total_q; row++)
+    for (int h = 0; h < shape->heads; h++) {
+      size_t vector = (size_t)(row * shape->heads + h);
+      for (int d = 0; d < shape->head_dim_v; d++)
+        dw__from_float(shape->out, p->out64[vector * (size_t)shape->head_dim_v + (size_t)d], result(p, row, h, d));
+      *result_lse(p, row, h) = (float)p->lse64[vector];
+    }
+}
+
+static dw__problem *answered(bool strided, dw_dtype out) {
+  dw__problem_spec spec = usual();
+  spec.strided = strided;
+  spec.dead_nodes = 1;
+  spec.shape.out = out;
+  dw__problem *problem = solved(&spec);
+  write_answer(problem);
+  return problem;
+}
+
+static dw__comparison compared(dw__problem *problem, dw_status expected, dw_error *error) {
+  dw__comparison comparison;
+  *error = (dw_error){0};
+  dw_status status = dw__problem_compare(problem, &comparison, error);
+  if (status != expected) fail_msg("%s: %s", dw_status_name(status), error->message);
+  return comparison;
+}
+
+static void right_result_passes(void **state) {
+  (void)state;
+  for (int i = 0; i < 6; i++) {
+    dw_error e;
+    dw__problem *problem = answered(i & 1, (dw_dtype)(i / 2));
+    dw__comparison c = compared(problem, DW_OK, &e);
+    assert_int_equal(c.rows, 21 * 3);
+    assert_int_equal(c.failed, 0);
+    assert_false(c.outside_written);
+    assert_true(c.ulp_share == 1);
+    assert_true(c.worst.relative < 2.5e-3 && c.worst.bound >= 3e-3);
+    assert_true(c.total_relative <= c.worst.relative);
+    dw__problem_free(problem);
+  }
+}
+
+static void nothing_written_fails_everywhere(void **state) {
+  (void)state;
+  dw_error e;
+  dw__problem *problem = answered(true, DW_BF16);
+  dw__problem_poison(problem);
+  dw__comparison c = compared(problem, DW_WRONG_RESULT, &e);
+  assert_int_equal(c.failed, c.rows);
+  assert_false(c.outside_written);
+  dw__problem_free(problem);
+}
+
+// A live row with keys to see, for planting: the last row of request 0, that is row 8 (or one before it if it is dead).
+static int live_row(const dw__problem *p) {
+  int row = 8;
+  while (((const int *)p->args.mask)[row] == -2) row--;
+  return row;
+}
+
+static void wrong_element_is_found_and_named(void **state) {
+  (void)state;
+  for (int i = 0; i < 6; i++) {
+    dw_error e;
+    char field[64];
+    dw_dtype out = (dw_dtype)(i / 2);
+    dw__problem *problem = answered(i & 1, out);
+    int row = live_row(problem);
+    dw__from_float(out, 0.25 + (double)dw__to_float(out, result(problem, row, 2, 31)), result(problem, row, 2, 31));
+    dw__comparison c = compared(problem, DW_WRONG_RESULT, &e);
+    assert_int_equal(c.failed, 1);
+    snprintf(field, sizeof field, "out[request 0, row %d, head 2]", row);
+    assert_string_equal(e.field, field);
+    assert_non_null(strstr(e.message, "element 31 is "));
+    assert_int_equal(c.first_failed.row, row);
+    assert_int_equal(c.worst.head, 2);
+    assert_true(c.worst.relative > c.worst.bound);
+    assert_true(c.ulp_share < 1 && c.ulp_share > 0.999);
+    dw__problem_free(problem);
+  }
+}
+
+static void nan_is_found_and_named(void **state) {
+  (void)state;
+  dw_error e;
+  dw__problem *problem = answered(false, DW_BF16);
+  dw__from_float(DW_BF16, NAN, result(problem, 20, 0, 7));  // the last row of request 4
+  dw__comparison c = compared(problem, DW_WRONG_RESULT, &e);
+  assert_int_equal(c.failed, 1);
+  assert_string_equal(e.field, "out[request 4, row 6, head 0]");
+  assert_non_null(strstr(e.message, "element 7 is nan"));
+  assert_true(isinf(c.worst.relative));
+  dw__problem_free(problem);
+}
+
+static void wrong_lse_is_found_and_named(void **state) {
+  (void)state;
+  const double off[] = {0.01, -0.01, NAN, -INFINITY};
+  for (size_t i = 0; i < DW__COUNT(off); i++) {
+    dw_error e;
+    char field[64];
+    dw__problem *problem = answered(i & 1, DW_BF16);
+    int row = live_row(problem);
+    *result_lse(problem, row, 1) += (float)off[i];
+    dw__comparison c = compared(problem, DW_WRONG_RESULT, &e);
+    assert_int_equal(c.failed, 1);
+    snprintf(field, sizeof field, "lse[request 0, row %d, head 1]", row);
+    assert_string_equal(e.field, field);
+    assert_int_equal(c.first_failed.row, row);
+    dw__problem_free(problem);
+  }
+}
+
+static int dead_row(const dw__problem *p) {
+  for (int row = 0; row < p->total_q; row++)
+    if (((const int *)p->args.mask)[row] == -2) return row;
+  fail_msg("no dead node");
+  return -1;
+}
+
+static void row_that_sees_nothing_must_be_exact(void **state) {
+  (void)state;
+  dw_error e;
+  dw__problem *problem = answered(false, DW_F32);
+  int row = dead_row(problem);
+  dw__from_float(DW_F32, 1e-30, result(problem, row, 0, 0));
+  assert_int_equal(compared(problem, DW_WRONG_RESULT, &e).failed, 1);
+  assert_memory_equal(e.field, "out[", 4);
+  write_answer(problem);
+  *result_lse(problem, row, 0) = -1e30f;
+  assert_int_equal(compared(problem, DW_WRONG_RESULT, &e).failed, 1);
+  assert_memory_equal(e.field, "lse[", 4);
+  dw__problem_free(problem);
+}
+
+// Between two heads, between two rows, before the first row; the same for the log-sum-exp.
+static void write_outside_is_found_and_named(void **state) {
+  (void)state;
+  for (int i = 0; i < 5; i++) {
+    dw_error e;
+    dw__problem *problem = answered(true, DW_BF16);
+    char *places[] = {result(problem, 4, 1, 32), result(problem, 4, 2, 32 + 10), (char *)problem->args.out - 1,
+                      (char *)result_lse(problem, 3, 3), (char *)problem->args.lse - 5};
+    *places[i] ^= 1;
+    dw__comparison c = compared(problem, DW_WRONG_RESULT, &e);
+    assert_true(c.outside_written);
+    assert_int_equal(c.failed, 0);
+    assert_string_equal(e.field, i < 3 ? "out" : "lse");
+    char found[64], *start = i < 3 ? (char *)problem->args.out : (char *)problem->args.lse;
+    snprintf(found, sizeof found, "a write at byte %td", places[i] - start);
+    assert_string_equal(e.found, found);
+    dw__problem_free(problem);
+  }
+}
+
+static void plain_result_is_within_its_bound(void **state) {
+  (void)state;
+  for (int i = 0; i < 8; i++) {
+    const int prefix[] = {300, 0, 33, 0, 5};
+    dw__problem_spec spec = usual();
+    spec.prefix = prefix;
+    spec.q_scale = i & 1 ? 3 : 1;
+    spec.shape.kv = i & 2 ? DW_F16 : DW_BF16;
+    spec.shape.out = i & 4 ? DW_F32 : DW_BF16;
+    dw__problem *problem = solved(&spec);
+    size_t n = vectors(problem) * 32;
+    double *out = calloc(n, sizeof *out), *lse = calloc(vectors(problem), sizeof *lse), error = 0, size = 0;
+    assert_int_equal(dw__oracle_plain(&spec.shape, &problem->args, 2, out, lse, NULL), DW_OK);
+    for (size_t j = 0; j < n; j++) {
+      error += pow(out[j] - problem->out64[j], 2);
+      size += pow(problem->out64[j], 2);
+      dw__from_float(spec.shape.out, out[j], result(problem, 0, 0, (int)j));
+    }
+    for (size_t j = 0; j < vectors(problem); j++) problem->args.lse[j] = (float)lse[j];
+    error = sqrt(error / size);
+    if (spec.shape.kv == DW_BF16) assert_true(error > 1e-4);  // P is rounded: it is not the exact answer
+    assert_true(error < 3e-3);
+    dw_error e;
+    dw__comparison c = compared(problem, DW_OK, &e);
+    assert_near(c.total_relative, error, 1e-9);
+    assert_true(c.worst.lse < 1e-4);
+    free(out);
+    free(lse);
+    dw__problem_free(problem);
+  }
+}
+
+static void comparison_needs_an_answer(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  dw__problem *problem = made(&spec);
+  dw_error e;
+  compared(problem, DW_BAD_ARGUMENT, &e);
+  assert_string_equal(e.field, "problem");
+  dw__problem_free(problem);
+}
+
+static void lse_is_optional(void **state) {
+  (void)state;
+  dw_error e;
+  dw__problem *problem = answered(false, DW_BF16);
+  *result_lse(problem, 0, 0) = NAN;
+  problem->args.lse = NULL;
+  assert_int_equal(compared(problem, DW_OK, &e).failed, 0);
+  dw__problem_free(problem);
+}
+
+// ---- refusals and failures ------------------------------------------------------------------------------------
+
+static void assert_refused(const dw__problem_spec *spec, const char *field) {
+  dw__problem *problem = NULL;
+  dw_error e = {0};
+  assert_int_not_equal(dw__problem_make(spec, &problem, &e), DW_OK);
+  assert_string_equal(e.field, field);
+  assert_null(problem);
+}
+
+static void bad_specs_are_refused(void **state) {
+  (void)state;
+  const int negative[] = {1, -1, 0, 0, 0}, wide[] = {1, 2, 10, 0, 0}, many[] = {1 << 30, 1 << 30, 0, 0, 0};
+  dw__problem_spec spec = usual();
+  spec.batch = 0;
+  assert_refused(&spec, "batch");
+  spec = usual(), spec.prefix = NULL;
+  assert_refused(&spec, "prefix");
+  spec = usual(), spec.prefix = negative;
+  assert_refused(&spec, "prefix[1]");
+  spec = usual(), spec.prefix = many;
+  assert_refused(&spec, "prefix");
+  spec = usual(), spec.rows = wide;
+  assert_refused(&spec, "rows[2]");
+  spec = usual(), spec.rows = negative;
+  assert_refused(&spec, "rows[1]");
+  spec = usual(), spec.spare_pages = 0;
+  assert_refused(&spec, "spare_pages");
+  spec = usual(), spec.draft_slots = 1;
+  assert_refused(&spec, "draft_slots");
+  spec = usual(), spec.shape.heads = 0;
+  assert_refused(&spec, "heads");
+  spec = usual();
+  dw_preset_shape("qwen3-8b", &spec.shape, NULL);
+  assert_refused(&spec, "attention");
+}
+
+static void oracle_refuses_bad_arguments(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  dw__problem *p = made(&spec);
+  const dw_args good = p->args;
+  dw_error e = {0};
+  const void **pointers[] = {(const void **)&p->args.q, &p->args.kv, (const void **)&p->args.kv_len,
+                             (const void **)&p->args.kv_indptr, &p->args.kv_indices, &p->args.mask};
+  const char *names[] = {"q", "kv", "kv_len", "kv_indptr", "kv_indices", "mask"};
+  for (size_t i = 0; i < DW__COUNT(names); i++) {
+    *pointers[i] = NULL;
+    assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
+    assert_string_equal(e.field, names[i]);
+    p->args = good;
+  }
+  int32_t *parents = (int32_t *)(uintptr_t)p->args.mask, *indptr = (int32_t *)(uintptr_t)p->args.qo_indptr;
+  parents[9 + 2] = 2;  // request 1, node 2: its own parent
+  assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
+  assert_string_equal(e.field, "mask: request 1, node 2");
+  parents[9 + 2] = -3;
+  assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
+  parents[9 + 1] = -2, parents[9 + 2] = 1;
+  assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
+  assert_string_equal(e.allowed, "a node that is not dead");
+  indptr[1] = 22;
+  assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
+  assert_string_equal(e.field, "qo_indptr[1]");
+  dw__problem_free(p);
+  spec.addressing = DW_BLOCK_TABLE;
+  p = made(&spec);
+  p->args.table_columns--;
+  assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
+  assert_string_equal(e.field, "kv_len[0]");
+  dw__problem_free(p);
+}
+
+// Every allocation fails once, from the n-th on; nothing leaks (the leak check of a sanitizer build says so) and all ends well.
+static void lack_of_memory_is_an_error(void **state) {
+  (void)state;
+  long sweep = 1;
+  for (int stage = 0; stage < 3; sweep++) {
+    dw__problem_spec spec = usual();
+    dw__problem *problem = NULL;
+    dw__comparison comparison;
+    dw_error e = {0};
+    dw__alloc_fail_after(sweep);
+    dw_status status = dw__problem_make(&spec, &problem, &e);
+    if (status == DW_OK) stage = 1;
+    if (status == DW_OK) status = dw__problem_solve(problem, 3, &e);
+    if (status == DW_OK) stage = 2;
+    if (status == DW_OK) status = dw__problem_compare(problem, &comparison, &e);
+    dw__alloc_fail_after(0);
+    if (status != DW_OUT_OF_MEMORY) {
+      assert_int_equal(status, DW_WRONG_RESULT);  // nothing was written: the comparison got that far
+      stage = 3;
+    } else {
+      assert_int_equal(e.status, DW_OUT_OF_MEMORY);
+    }
+    dw__problem_free(problem);
+  }
+  assert_in_range(sweep, 30, 100);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(numbers_survive),
+    cmocka_unit_test(numbers_round_to_nearest_even),
+    cmocka_unit_test(numbers_have_their_ends),
+    cmocka_unit_test(tree_masks_equal_the_walk_to_the_root),
+    cmocka_unit_test(tree_of_the_cases),
+    cmocka_unit_test(random_trees_are_deep_and_wide),
+    cmocka_unit_test(bad_trees_are_refused_with_the_node),
+    cmocka_unit_test(one_visible_token_is_its_v),
+    cmocka_unit_test(equal_keys_give_the_mean),
+    cmocka_unit_test(huge_score_takes_it_all),
+    cmocka_unit_test(lse_is_analytic_in_both_bases),
+    cmocka_unit_test(chain_sees_what_came_before),
+    cmocka_unit_test(siblings_do_not_see_each_other),
+    cmocka_unit_test(dead_node_sees_nothing),
+    cmocka_unit_test(bits_are_taken_as_given),
+    cmocka_unit_test(row_that_sees_nothing_is_zero),
+    cmocka_unit_test(request_of_length_zero_is_zero),
+    cmocka_unit_test(visible_nan_is_not_hidden),
+    cmocka_unit_test(oracle_equals_the_formula),
+    cmocka_unit_test(addressing_forms_agree),
+    cmocka_unit_test(mask_forms_agree),
+    cmocka_unit_test(uniform_rows_need_no_indptr),
+    cmocka_unit_test(threads_do_not_change_a_bit),
+    cmocka_unit_test(prefix_order_does_not_matter),
+    cmocka_unit_test(base_e_is_base_two_scaled),
+    cmocka_unit_test(empty_problems_work),
+    cmocka_unit_test(wide_trees_work),
+    cmocka_unit_test(what_must_not_matter_is_poison),
+    cmocka_unit_test(table_and_mask_tails_are_garbage),
+    cmocka_unit_test(arrays_end_at_a_guard_page),
+    cmocka_unit_test(right_result_passes),
+    cmocka_unit_test(nothing_written_fails_everywhere),
+    cmocka_unit_test(wrong_element_is_found_and_named),
+    cmocka_unit_test(nan_is_found_and_named),
+    cmocka_unit_test(wrong_lse_is_found_and_named),
+    cmocka_unit_test(row_that_sees_nothing_must_be_exact),
+    cmocka_unit_test(write_outside_is_found_and_named),
+    cmocka_unit_test(plain_result_is_within_its_bound),
+    cmocka_unit_test(comparison_needs_an_answer),
+    cmocka_unit_test(lse_is_optional),
+    cmocka_unit_test(bad_specs_are_refused),
+    cmocka_unit_test(oracle_refuses_bad_arguments),
+    cmocka_unit_test(lack_of_memory_is_an_error),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
