@@ -1,0 +1,1094 @@
+// The flow: cache before compiler, one compile for many who ask, errors with their evidence, kernels and launches. The compiler
+// is a stand-in that hands out a cubin of tests/data, the driver one that notes what it is asked; tests that need a real NVRTC
+// say so in their name and skip without.
+#include <dirent.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../runtime/driver_table.h"
+#include "../runtime/nvrtc_table.h"
+#include "flow.h"
+#include "plan.h"
+
+#ifndef TEST_SOURCE_DIR
+#define TEST_SOURCE_DIR "."
+#endif
+
+// ---- a folder with templates and a cache for each test --------------------------------------------------------
+
+static char folder[64];
+
+static const char *path_of(const char *name) {
+  static char paths[4][256];
+  static int next;
+  char *path = paths[next++ % 4];
+  snprintf(path, 256, "%s/%s", folder, name);
+  return path;
+}
+
+static void write_text(const char *name, const char *text) {
+  FILE *file = fopen(path_of(name), "w");
+  assert_non_null(file);
+  fputs(text, file);
+  assert_int_equal(fclose(file), 0);
+}
+
+// A template has to declare every parameter that it is handed.
+static const char declarations[] =
+  "@ for _, name in ipairs{'attention', 'q', 'kv', 'out', 'family', 'combine'} do param.string(name) end "
+  "for _, name in ipairs{'heads', 'kv_heads', 'width', 'head_dim_qk', 'head_dim_v', 'page', 'target', 'limits', 'n_tiles', "
+  "'setmaxnreg', 'combine_splits', 'checked'} do param.int(name, 0) end\n";
+
+static void write_template(const char *body) {
+  char text[2048];
+  snprintf(text, sizeof text, "%s%s", declarations, body);
+  write_text("templates/verify.cu.lua", text);
+}
+
+// Small kernels with the names that plans use; the width makes sources differ.
+static const char template_text[] = "extern \"C\" __global__ void dw_verify(int *p) { *p = ${width}; }\n"
+                                    "extern \"C\" __global__ void dw_combine(int *p) { *p += 1; }\n"
+                                    "extern \"C\" __global__ void dw_pack_mask(int *p) { *p += 2; }\n";
+
+static void fake_reset(void);
+
+static int make_folder(void **state) {
+  (void)state;
+  strcpy(folder, "/tmp/test_draftwood.XXXXXX");
+  if (!mkdtemp(folder) || mkdir(path_of("templates"), 0700)) return -1;
+  write_template(template_text);
+  fake_reset();
+  return 0;
+}
+
+static int remove_folder(void **state) {
+  (void)state;
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", folder);
+  return system(command);
+}
+
+// ---- a stand-in for NVRTC -------------------------------------------------------------------------------------
+
+static struct {
+  char *cubin;
+  size_t size;
+  atomic_int compiles;  // of our source: not the probes
+  atomic_bool fail;     // answer with an error and a log
+  atomic_int delay_us;  // so that threads meet
+  bool lacks_sm_120;
+} fake;
+
+static void fake_load(const char *name) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/tests/data/%s", TEST_SOURCE_DIR, name);
+  dw__release(fake.cubin);
+  assert_int_equal(dw__file_read(path, &fake.cubin, &fake.size, NULL), DW_OK);
+}
+
+static void fake_reset(void) {
+  fake_load("two_sm_120f.cubin");
+  atomic_store(&fake.compiles, 0);
+  atomic_store(&fake.fail, false);
+  atomic_store(&fake.delay_us, 0);
+  fake.lacks_sm_120 = false;
+}
+
+static const char fake_log[] = "templates/verify.cu.lua(2): error: identifier \"wrong\" is undefined\n\n1 error detected.\n";
+static const char fake_ptx[] = "// Cuda compilation tools, release 13.0, V13.0.88\n";
+
+static int fake_version(int *major, int *minor) {
+  *major = 13;
+  *minor = 0;
+  return 0;
+}
+static int fake_arch_count(int *count) {
+  *count = fake.lacks_sm_120 ? 1 : 3;
+  return 0;
+}
+static int fake_archs(int *archs) {
+  const int known[] = {90, 120, 121};
+  memcpy(archs, known, fake.lacks_sm_120 ? sizeof *known : sizeof known);
+  return 0;
+}
+// A program remembers one thing: did its compile fail?
+static int fake_create(dw__nvrtc_program **program, const char *source, const char *name, int count, const char *const *headers,
+                       const char *const *names) {
+  (void)source, (void)count, (void)headers, (void)names;
+  bool *failed = malloc(2 * sizeof *failed);
+  failed[0] = false;
+  failed[1] = strcmp(name, "verify.cu") == 0;
+  *program = (dw__nvrtc_program *)(void *)failed;
+  return 0;
+}
+static int fake_destroy(dw__nvrtc_program **program) {
+  free(*program);
+  *program = NULL;
+  return 0;
+}
+static int fake_compile(dw__nvrtc_program *program, int count, const char *const *options) {
+  (void)count, (void)options;
+  bool *failed = (bool *)(void *)program;
+  if (!failed[1]) return DW__NVRTC_SUCCESS;  // a probe
+  atomic_fetch_add(&fake.compiles, 1);
+  usleep((unsigned)atomic_load(&fake.delay_us));
+  failed[0] = atomic_load(&fake.fail);
+  return failed[0] ? DW__NVRTC_COMPILATION : DW__NVRTC_SUCCESS;
+}
+static int fake_cubin_size(dw__nvrtc_program *program, size_t *size) {
+  (void)program;
+  *size = fake.size;
+  return 0;
+}
+static int fake_cubin(dw__nvrtc_program *program, char *cubin) {
+  (void)program;
+  memcpy(cubin, fake.cubin, fake.size);
+  return 0;
+}
+static int fake_ptx_size(dw__nvrtc_program *program, size_t *size) {
+  (void)program;
+  *size = sizeof fake_ptx;
+  return 0;
+}
+static int fake_get_ptx(dw__nvrtc_program *program, char *ptx) {
+  (void)program;
+  memcpy(ptx, fake_ptx, sizeof fake_ptx);
+  return 0;
+}
+static const char *log_of(dw__nvrtc_program *program) { return *(bool *)(void *)program ? fake_log : ""; }
+static int fake_log_size(dw__nvrtc_program *program, size_t *size) {
+  *size = strlen(log_of(program)) + 1;
+  return 0;
+}
+static int fake_get_log(dw__nvrtc_program *program, char *log) {
+  strcpy(log, log_of(program));
+  return 0;
+}
+
+static const dw__nvrtc_table fake_table = {
+  .nvrtcVersion = fake_version,
+  .nvrtcGetNumSupportedArchs = fake_arch_count,
+  .nvrtcGetSupportedArchs = fake_archs,
+  .nvrtcCreateProgram = fake_create,
+  .nvrtcDestroyProgram = fake_destroy,
+  .nvrtcCompileProgram = fake_compile,
+  .nvrtcGetCUBINSize = fake_cubin_size,
+  .nvrtcGetCUBIN = fake_cubin,
+  .nvrtcGetPTXSize = fake_ptx_size,
+  .nvrtcGetPTX = fake_get_ptx,
+  .nvrtcGetProgramLogSize = fake_log_size,
+  .nvrtcGetProgramLog = fake_get_log,
+};
+
+// ---- contexts and requests ------------------------------------------------------------------------------------
+
+static dw_ctx *new_ctx_at(const char *cache) {
+  dw_error error = {0};
+  dw_ctx *ctx = NULL;
+  dw_options options = {.size = sizeof options,
+                        .cache_dir = cache,
+                        .template_dir = path_of("templates"),
+                        .nvrtc_path = "/nonexistent/libnvrtc.so",
+                        .driver_path = "/nonexistent/libcuda.so"};
+  assert_int_equal(dw_ctx_create(&options, &ctx, &error), DW_OK);
+  return ctx;
+}
+
+static dw_ctx *new_ctx(void) { return new_ctx_at(path_of("cache")); }
+
+// With the stand-in compiler.
+static dw_ctx *with_fake(dw_ctx *ctx) {
+  dw__nvrtc *nvrtc = NULL;
+  dw_error error = {0};
+  assert_int_equal(dw__nvrtc_open_table(&fake_table, &nvrtc, &error), DW_OK);
+  dw__ctx_use_nvrtc(ctx, nvrtc);
+  return ctx;
+}
+
+static dw_shape shape_of(const char *text) {
+  dw_shape shape;
+  assert_int_equal(dw_shape_parse(text, &shape, NULL), DW_OK);
+  return shape;
+}
+
+static dw_variant variant_of(const char *text) {
+  dw_variant variant;
+  assert_int_equal(dw_variant_parse(text, &variant, NULL), DW_OK);
+  return variant;
+}
+
+static dw_status build_width(dw_ctx *ctx, int width, dw_cubin **cubin, dw_error *error) {
+  dw_shape shape = shape_of("mla:h=8,t=1");
+  dw_variant variant = variant_of("family=reference");
+  shape.width = width;
+  return dw_cubin_build(ctx, &shape, &variant, cubin, error);
+}
+
+static dw_status build(dw_ctx *ctx, dw_cubin **cubin, dw_error *error) { return build_width(ctx, 9, cubin, error); }
+
+// A build that works; tells whether it came from the cache.
+static bool built_from_cache(dw_ctx *ctx, int width) {
+  dw_cubin *cubin = NULL;
+  dw_error error = {0};
+  dw_status status = build_width(ctx, width, &cubin, &error);
+  if (status) print_error("%s\n", error.message);
+  assert_int_equal(status, DW_OK);
+  bool cached = cubin->from_cache;
+  dw_cubin_free(cubin);
+  return cached;
+}
+
+// ---- cache before compiler ------------------------------------------------------------------------------------
+
+static void second_build_compiles_nothing(void **state) {
+  (void)state;
+  dw_stats stats;
+  dw_ctx *ctx = with_fake(new_ctx());
+  assert_false(built_from_cache(ctx, 9));
+  assert_true(built_from_cache(ctx, 9));
+  dw_stats_get(ctx, &stats);
+  assert_int_equal(stats.compiles, 1);
+  assert_int_equal(stats.misses, 1);
+  assert_int_equal(stats.hits_memory, 1);
+  dw_ctx_destroy(ctx);
+
+  // Another process has neither memory nor, here, a compiler: a hit opens none.
+  ctx = new_ctx();
+  assert_true(built_from_cache(ctx, 9));
+  dw_stats_get(ctx, &stats);
+  assert_int_equal(stats.compiles, 0);
+  assert_int_equal(stats.hits_disk, 1);
+  dw_ctx_destroy(ctx);
+}
+
+static void cached_cubin_is_what_was_built(void **state) {
+  (void)state;
+  dw_cubin *made, *found;
+  dw_ctx *ctx = with_fake(new_ctx());
+  assert_int_equal(build(ctx, &made, NULL), DW_OK);
+  dw_ctx_destroy(ctx);
+  ctx = new_ctx();
+  assert_int_equal(build(ctx, &found, NULL), DW_OK);
+  assert_int_equal(made->size, found->size);
+  assert_memory_equal(made->data, found->data, made->size);
+  assert_string_equal(made->target, "sm_120");
+  assert_string_equal(found->target, made->target);
+  assert_string_equal(found->compiler, "nvrtc 13.0.88");
+  assert_string_equal(found->request_key, made->request_key);
+  assert_string_equal(found->build_key, made->build_key);
+  assert_int_equal(found->kernel_count, 2);
+  assert_memory_equal(found->kernels, made->kernels, sizeof made->kernels);
+  assert_true(found->compile_ms == made->compile_ms || found->compile_ms > 0);
+  dw_cubin_free(made);
+  dw_cubin_free(found);
+  dw_ctx_destroy(ctx);
+}
+
+// A template that is not used makes another request, but the same source and so the same build.
+static void same_source_is_compiled_once(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_fake(new_ctx());
+  assert_false(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+  write_text("templates/unused.cuh", "// Nobody includes this.\n");
+  ctx = with_fake(new_ctx());
+  assert_true(built_from_cache(ctx, 9));
+  assert_int_equal(atomic_load(&fake.compiles), 1);
+  dw_ctx_destroy(ctx);
+  ctx = new_ctx();  // the second request was published too: no compiler is needed to find it
+  assert_true(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+}
+
+static void other_templates_are_another_request(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_fake(new_ctx());
+  assert_false(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+  write_template("extern \"C\" __global__ void dw_verify(int *p) { *p = 2; }\n");
+  ctx = with_fake(new_ctx());
+  assert_false(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+}
+
+// Overwrites every entry's file.
+static int damage_entries(const char *directory) {
+  int count = 0;
+  DIR *at = opendir(directory);
+  assert_non_null(at);
+  for (struct dirent *item; (item = readdir(at));) {
+    char path[600];
+    struct stat info;
+    if (item->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "%s/%s", directory, item->d_name);
+    assert_int_equal(stat(path, &info), 0);
+    if (S_ISDIR(info.st_mode)) {
+      count += damage_entries(path);
+    } else {
+      assert_int_equal(truncate(path, info.st_size / 2), 0);
+      count++;
+    }
+  }
+  closedir(at);
+  return count;
+}
+
+static void damaged_entry_is_compiled_again(void **state) {
+  (void)state;
+  dw_stats stats;
+  dw_ctx *ctx = with_fake(new_ctx());
+  assert_false(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+  assert_int_equal(damage_entries(path_of("cache/v1/obj")), 1);
+  ctx = with_fake(new_ctx());
+  assert_false(built_from_cache(ctx, 9));
+  dw_stats_get(ctx, &stats);
+  assert_int_equal(stats.compiles, 1);
+  assert_true(stats.damaged >= 1);
+  dw_ctx_destroy(ctx);
+  ctx = new_ctx();
+  assert_true(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+}
+
+static dw__digest digest_of(const char *hex) {
+  dw__digest digest;
+  for (size_t i = 0; i < sizeof digest.bytes; i++) {
+    char pair[3] = {hex[2 * i], hex[2 * i + 1], 0};
+    digest.bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
+  }
+  return digest;
+}
+
+// A whole entry, but of somebody who writes other records.
+static void foreign_metadata_is_compiled_again(void **state) {
+  (void)state;
+  dw_stats stats;
+  dw_cubin *cubin;
+  dw_ctx *ctx = with_fake(new_ctx());
+  assert_int_equal(build(ctx, &cubin, NULL), DW_OK);
+  dw_ctx_destroy(ctx);
+  dw__cache *cache;
+  assert_int_equal(dw__cache_open(path_of("cache"), NULL, NULL, &cache, NULL), DW_OK);
+  dw__entry entry = {.request = digest_of(cubin->request_key),
+                     .build = digest_of(cubin->build_key),
+                     .metadata = "{\"target\": 120}",
+                     .cubin = (void *)cubin->data,
+                     .cubin_size = cubin->size};
+  assert_int_equal(dw__cache_publish(cache, &entry, NULL), DW_OK);
+  dw__cache_close(cache);
+  dw_cubin_free(cubin);
+
+  ctx = with_fake(new_ctx());
+  assert_false(built_from_cache(ctx, 9));
+  dw_stats_get(ctx, &stats);
+  assert_int_equal(stats.compiles, 1);
+  assert_true(stats.damaged >= 1);
+  dw_ctx_destroy(ctx);
+}
+
+static void metadata_reads_what_it_prints(void **state) {
+  (void)state;
+  dw_cubin made = {.target = "sm_120f", .compiler = "nvrtc 13.0.88", .compile_ms = 402.5, .kernel_count = 2}, found = {0};
+  made.kernels[0] = (dw_resources){"dw_verify", 168, 8, 16, 3, -1, -1, 512, 1};
+  made.kernels[1] = (dw_resources){"dw_combine", 40, 0, 0, 1, 0, 4, 128, 0};
+  char *text;
+  assert_int_equal(dw__metadata_print(&made, "mla:h=8", "family=split", &text, NULL), DW_OK);
+  assert_int_equal(dw__metadata_read(text, &found, NULL), DW_OK);
+  assert_memory_equal(&found, &made, sizeof made);
+  // Any part of it is no record.
+  for (size_t n = strlen(text); n-- > 0;) {
+    text[n] = 0;
+    assert_int_equal(dw__metadata_read(text, &found, NULL), DW_BAD_CUBIN);
+  }
+  dw__release(text);
+  const char *bad[] = {"[]", "{}", "{\"target\":\"sm_120\",\"compiler\":\"c\",\"kernels\":[{}]}",
+                       "{\"target\":\"sm_120\",\"compiler\":\"c\",\"kernels\":[1,2,3,4,5,6,7,8,9]}"};
+  for (size_t i = 0; i < DW__COUNT(bad); i++) assert_int_equal(dw__metadata_read(bad[i], &found, NULL), DW_BAD_CUBIN);
+}
+
+static void no_cache_directory_is_no_error(void **state) {
+  (void)state;
+  write_text("file", "");
+  dw_ctx *ctx = with_fake(new_ctx_at(path_of("file/cache")));
+  assert_false(built_from_cache(ctx, 9));
+  assert_true(built_from_cache(ctx, 9));
+  assert_int_equal(atomic_load(&fake.compiles), 1);
+  dw_ctx_destroy(ctx);
+}
+
+// ---- errors with their evidence -------------------------------------------------------------------------------
+
+static void template_error_names_file_and_line(void **state) {
+  (void)state;
+  write_template("@ assert(width > 100, \"width is small\")\n");
+  dw_ctx *ctx = with_fake(new_ctx());
+  dw_cubin *cubin;
+  dw_error error = {0};
+  assert_int_equal(build(ctx, &cubin, &error), DW_TEMPLATE);
+  assert_null(cubin);
+  assert_non_null(strstr(error.message, "verify.cu.lua:2:"));
+  dw_error_clear(&error);
+  assert_int_equal(atomic_load(&fake.compiles), 0);
+  dw_ctx_destroy(ctx);
+}
+
+static void compile_error_has_the_log_and_is_not_cached(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_fake(new_ctx());
+  dw_cubin *cubin;
+  dw_error error = {0};
+  dw_stats stats;
+  atomic_store(&fake.fail, true);
+  assert_int_equal(build(ctx, &cubin, &error), DW_COMPILE);
+  assert_null(cubin);
+  assert_non_null(strstr(error.message, "identifier \"wrong\" is undefined"));
+  assert_string_equal(error.log, fake_log);
+  dw_error_clear(&error);
+  dw_stats_get(ctx, &stats);
+  assert_int_equal(stats.compiles, 1);
+  assert_int_equal(stats.compile_failures, 1);
+  atomic_store(&fake.fail, false);
+  assert_false(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+}
+
+static void unknown_targets_are_named(void **state) {
+  (void)state;
+  dw_shape shape = shape_of("mla:h=8,t=9");
+  dw_variant variant = variant_of("family=reference");
+  dw_cubin *cubin;
+  dw_error error = {0};
+  dw_ctx *ctx = with_fake(new_ctx());
+  shape.target = 110;  // no template serves it
+  assert_int_equal(dw_cubin_build(ctx, &shape, &variant, &cubin, &error), DW_UNSUPPORTED_TARGET);
+  assert_string_equal(error.field, "target");
+  dw_error_clear(&error);
+  shape.target = 123;  // nobody knows it
+  assert_int_equal(dw_cubin_build(ctx, &shape, &variant, &cubin, &error), DW_BAD_SHAPE);
+  assert_string_equal(error.found, "123");
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+
+  fake.lacks_sm_120 = true;  // the compiler does not
+  ctx = with_fake(new_ctx());
+  assert_int_equal(build(ctx, &cubin, &error), DW_UNSUPPORTED_TARGET);
+  assert_string_equal(error.found, "sm_120");
+  assert_string_equal(error.allowed, "sm_90");
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void bad_shapes_and_variants_are_refused(void **state) {
+  (void)state;
+  dw_shape shape = shape_of("mla:h=8,t=9");
+  dw_variant variant = variant_of("family=reference,combine=few");
+  dw_cubin *cubin;
+  dw_error error = {0};
+  dw_ctx *ctx = with_fake(new_ctx());
+  assert_int_equal(dw_cubin_build(ctx, &shape, &variant, &cubin, &error), DW_NOT_APPLICABLE);
+  assert_string_equal(error.field, "combine");
+  dw_error_clear(&error);
+  shape.heads = 0;
+  assert_int_equal(dw_cubin_build(ctx, &shape, &variant, &cubin, &error), DW_BAD_SHAPE);
+  assert_string_equal(error.field, "heads");
+  dw_error_clear(&error);
+  assert_int_equal(dw_cubin_build(ctx, NULL, &variant, &cubin, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_cubin_build(ctx, &shape, NULL, &cubin, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_cubin_build(NULL, &shape, &variant, &cubin, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_cubin_build(ctx, &shape, &variant, NULL, NULL), DW_BAD_ARGUMENT);
+  dw_ctx_destroy(ctx);
+}
+
+static void calls_into_the_driver_are_refused(void **state) {
+  (void)state;
+  fake_load("syscall_sm_120.cubin");
+  dw_ctx *ctx = with_fake(new_ctx());
+  dw_cubin *cubin;
+  dw_error error = {0};
+  assert_int_equal(build(ctx, &cubin, &error), DW_COMPILE);
+  assert_non_null(strstr(error.found, "__cuda_syscall"));
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void code_for_another_gpu_is_refused(void **state) {
+  (void)state;
+  fake_load("two_sm_90_nvrtc12.cubin");
+  dw_ctx *ctx = with_fake(new_ctx());
+  dw_cubin *cubin;
+  dw_error error = {0};
+  assert_int_equal(build(ctx, &cubin, &error), DW_WRONG_ARCH);
+  assert_string_equal(error.found, "90");
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void missing_compiler_is_named(void **state) {
+  (void)state;
+  dw_ctx *ctx = new_ctx();
+  dw_cubin *cubin;
+  dw_error error = {0};
+  assert_int_equal(build(ctx, &cubin, &error), DW_NO_COMPILER);
+  assert_non_null(strstr(error.message, "/nonexistent/libnvrtc.so"));
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void options_of_another_size_are_understood(void **state) {
+  (void)state;
+  struct {
+    dw_options known;
+    void *later;
+  } newer = {.known = {.size = sizeof newer, .cache_dir = ""}};
+  dw_error error = {0};
+  dw_ctx *ctx;
+  assert_int_equal(dw_ctx_create(&newer.known, &ctx, &error), DW_OK);
+  dw_ctx_destroy(ctx);
+  newer.later = &newer;
+  assert_int_equal(dw_ctx_create(&newer.known, &ctx, &error), DW_BAD_ARGUMENT);
+  assert_null(ctx);
+  dw_error_clear(&error);
+  newer.known.size = 0;
+  assert_int_equal(dw_ctx_create(&newer.known, &ctx, &error), DW_BAD_ARGUMENT);
+  assert_string_equal(error.field, "options");
+  dw_error_clear(&error);
+  newer.known.size = offsetof(dw_options, template_dir);  // as if made before that member was there
+  assert_int_equal(dw_ctx_create(&newer.known, &ctx, &error), DW_OK);
+  dw_ctx_destroy(ctx);
+  dw_ctx_destroy(NULL);
+}
+
+// Every allocation fails once, and all after it: out of memory is the only answer, and nothing leaks (AddressSanitizer looks).
+static void every_allocation_may_fail(void **state) {
+  (void)state;
+  dw_status status = DW_OUT_OF_MEMORY;
+  long n = 1, made = 1;
+  for (; status || made >= n; n++) {
+    dw_ctx *ctx = NULL;
+    dw_cubin *cubin = NULL;
+    dw_error error = {0};
+    dw_options options = {.size = sizeof options, .cache_dir = "", .template_dir = path_of("templates")};
+    dw__nvrtc *nvrtc = NULL;
+    assert_int_equal(dw__nvrtc_open_table(&fake_table, &nvrtc, NULL), DW_OK);
+    dw__alloc_fail_after(n);
+    status = dw_ctx_create(&options, &ctx, &error);
+    if (ctx) dw__ctx_use_nvrtc(ctx, nvrtc);
+    else dw__nvrtc_close(nvrtc);
+    if (!status) status = build(ctx, &cubin, &error);
+    made = dw__alloc_fail_after(0);
+    if (status && status != DW_OUT_OF_MEMORY) print_error("allocation %ld: %s\n", n, error.message);
+    assert_true(status == DW_OK || status == DW_OUT_OF_MEMORY);
+    assert_int_equal(status == DW_OK, cubin != NULL);
+    dw_cubin_free(cubin);
+    dw_error_clear(&error);
+    dw_ctx_destroy(ctx);
+    assert_true(n < 100000);
+  }
+  print_message("%ld allocations\n", n - 1);
+  assert_true(n > 10);
+}
+
+// ---- contexts and threads -------------------------------------------------------------------------------------
+
+static void two_contexts_are_independent(void **state) {
+  (void)state;
+  dw_stats first, second;
+  dw_ctx *a = with_fake(new_ctx_at(path_of("cache_a"))), *b = with_fake(new_ctx_at(path_of("cache_b")));
+  assert_false(built_from_cache(a, 9));
+  assert_false(built_from_cache(b, 9));
+  dw_stats_get(a, &first);
+  dw_ctx_destroy(a);
+  assert_true(built_from_cache(b, 9));
+  dw_stats_get(b, &second);
+  assert_int_equal(first.compiles, 1);
+  assert_int_equal(first.hits_memory, 0);
+  assert_int_equal(second.compiles, 1);
+  assert_int_equal(second.hits_memory, 1);
+  dw_ctx_destroy(b);
+}
+
+typedef struct worker {
+  dw_ctx *ctx;
+  int width, failed;
+  pthread_t thread;
+} worker;
+
+static void *work(void *user) {
+  worker *self = user;
+  for (int i = 0; i < 4; i++) {
+    dw_cubin *cubin = NULL;
+    if (build_width(self->ctx, self->width, &cubin, NULL) || cubin->size != fake.size) self->failed++;
+    dw_cubin_free(cubin);
+  }
+  return NULL;
+}
+
+static void run_workers(worker *workers, size_t count) {
+  for (size_t i = 0; i < count; i++) assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+  for (size_t i = 0; i < count; i++) {
+    pthread_join(workers[i].thread, NULL);
+    assert_int_equal(workers[i].failed, 0);
+  }
+}
+
+static void threads_that_ask_the_same_compile_once(void **state) {
+  (void)state;
+  worker workers[8] = {{0}};
+  dw_ctx *ctx = with_fake(new_ctx());
+  atomic_store(&fake.delay_us, 50000);
+  for (size_t i = 0; i < DW__COUNT(workers); i++) workers[i] = (worker){.ctx = ctx, .width = 9};
+  run_workers(workers, DW__COUNT(workers));
+  assert_int_equal(atomic_load(&fake.compiles), 1);
+  dw_ctx_destroy(ctx);
+}
+
+static void threads_that_ask_different_things_do_not_wait(void **state) {
+  (void)state;
+  worker workers[8] = {{0}};
+  dw_ctx *ctx = with_fake(new_ctx());
+  atomic_store(&fake.delay_us, 100000);
+  for (size_t i = 0; i < DW__COUNT(workers); i++) workers[i] = (worker){.ctx = ctx, .width = 1 + (int)i};
+  double start = dw__seconds();
+  run_workers(workers, DW__COUNT(workers));
+  assert_int_equal(atomic_load(&fake.compiles), 8);
+  assert_true(dw__seconds() - start < 0.6);  // one after another: 0.8 s
+  dw_ctx_destroy(ctx);
+}
+
+// The one that compiles fails: those that waited try for themselves, and all are told.
+static void *work_and_fail(void *user) {
+  worker *self = user;
+  dw_cubin *cubin = NULL;
+  dw_error error = {0};
+  self->failed = build_width(self->ctx, self->width, &cubin, &error) == DW_COMPILE && error.log != NULL;
+  dw_error_clear(&error);
+  return NULL;
+}
+
+static void threads_are_all_told_of_a_failure(void **state) {
+  (void)state;
+  worker workers[4] = {{0}};
+  dw_ctx *ctx = with_fake(new_ctx());
+  atomic_store(&fake.fail, true);
+  for (size_t i = 0; i < DW__COUNT(workers); i++) {
+    workers[i] = (worker){.ctx = ctx, .width = 9};
+    assert_int_equal(pthread_create(&workers[i].thread, NULL, work_and_fail, &workers[i]), 0);
+  }
+  for (size_t i = 0; i < DW__COUNT(workers); i++) {
+    pthread_join(workers[i].thread, NULL);
+    assert_true(workers[i].failed);
+  }
+  dw_ctx_destroy(ctx);
+}
+
+// ---- a stand-in for the driver --------------------------------------------------------------------------------
+
+#define LAUNCHES_MAX 64
+static struct {
+  int cc, sm_count;
+  void *context;  // current; NULL: none
+  int capture;    // what cuStreamIsCapturing answers
+  int loads, unloads, launches, fail_launch;
+  const char *names[LAUNCHES_MAX];  // of the kernels launched
+  dw_params params[LAUNCHES_MAX];
+  unsigned grid[LAUNCHES_MAX][3];
+} device;
+
+static int device_init(unsigned flags) { return (int)flags; }
+static int device_version(int *version) { return *version = 13000, 0; }
+static int device_count(int *count) { return *count = 1, 0; }
+static int device_get(int *handle, int ordinal) { return *handle = ordinal, 0; }
+static int device_name(char *name, int capacity, int handle) {
+  (void)handle;
+  snprintf(name, (size_t)capacity, "stand-in GPU");
+  return 0;
+}
+static int device_attribute(int *value, int attribute, int handle) {
+  (void)handle;
+  *value = attribute == DW__CU_CC_MAJOR       ? device.cc / 10
+           : attribute == DW__CU_CC_MINOR     ? device.cc % 10
+           : attribute == DW__CU_SM_COUNT     ? device.sm_count
+           : attribute == DW__CU_SHARED_OPTIN ? 101376
+                                              : 1 << 20;
+  return 0;
+}
+static int device_memory(size_t *bytes, int handle) { return *bytes = (size_t)1 << 34, handle; }
+static int device_current(void **context) { return *context = device.context, 0; }
+static int device_of_context(int *handle) { return *handle = 0, 0; }
+static int device_push(void *context) { return context ? 0 : 1; }
+static int device_pop(void **context) { return *context = NULL, 0; }
+static int device_load(void **module, const void *image) {
+  device.loads++;
+  return *module = (void *)(uintptr_t)(image != NULL), 0;
+}
+static int device_function(void **function, void *module, const char *name) {
+  static const char *const names[] = {"dw_verify", "dw_combine", "dw_pack_mask"};
+  for (size_t i = 0; i < DW__COUNT(names); i++)
+    if (strcmp(names[i], name) == 0) *function = (void *)(uintptr_t)names[i];
+  return module ? 0 : 1;
+}
+static int device_unload(void *module) {
+  device.unloads++;
+  return module ? 0 : 1;
+}
+static int device_set(void *function, int attribute, int value) { return function && attribute && value ? 0 : 1; }
+static int device_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                         unsigned block_z, unsigned shared, void *stream, void **params, void **extra) {
+  (void)block_x, (void)block_y, (void)block_z, (void)shared, (void)stream, (void)extra;
+  if (device.fail_launch) return 700;
+  int i = device.launches++ % LAUNCHES_MAX;
+  device.names[i] = function;
+  memcpy(&device.params[i], params[0], sizeof device.params[i]);
+  memcpy(device.grid[i], (unsigned[3]){grid_x, grid_y, grid_z}, sizeof device.grid[i]);
+  return 0;
+}
+static int device_capturing(void *stream, int *status) { return *status = device.capture, stream ? 1 : 0; }
+static int device_error(int result, const char **text) { return *text = result ? "CUDA_ERROR" : "", 0; }
+
+static const dw__driver_table device_table = {
+  .cuInit = device_init,
+  .cuDriverGetVersion = device_version,
+  .cuDeviceGetCount = device_count,
+  .cuDeviceGet = device_get,
+  .cuDeviceGetName = device_name,
+  .cuDeviceGetAttribute = device_attribute,
+  .cuDeviceTotalMem_v2 = device_memory,
+  .cuCtxGetCurrent = device_current,
+  .cuCtxGetDevice = device_of_context,
+  .cuCtxPushCurrent_v2 = device_push,
+  .cuCtxPopCurrent_v2 = device_pop,
+  .cuModuleLoadData = device_load,
+  .cuModuleGetFunction = device_function,
+  .cuModuleUnload = device_unload,
+  .cuFuncSetAttribute = device_set,
+  .cuLaunchKernel = device_launch,
+  .cuStreamIsCapturing = device_capturing,
+  .cuGetErrorName = device_error,
+  .cuGetErrorString = device_error,
+};
+
+// A context with a real compiler (kernels need the names that plans use) and the stand-in device; NULL: no NVRTC here.
+static dw_ctx *with_device(void) {
+  dw_error error = {0};
+  dw__nvrtc *nvrtc = NULL;
+  if (dw__nvrtc_open(NULL, &nvrtc, &error)) {
+    print_message("SKIP: %s\n", error.message);
+    dw_error_clear(&error);
+    return NULL;
+  }
+  dw_ctx *ctx = new_ctx();
+  dw__driver *driver = NULL;
+  dw__ctx_use_nvrtc(ctx, nvrtc);
+  assert_int_equal(dw__driver_open_table(&device_table, &driver, &error), DW_OK);
+  dw__ctx_use_driver(ctx, driver);
+  memset(&device, 0, sizeof device);
+  device.cc = 120;
+  device.sm_count = 188;
+  device.context = &device;
+  return ctx;
+}
+
+static const dw_bounds usual_bounds = {.size = sizeof(dw_bounds), .batch = 4, .kv_len = 4096};
+
+// ---- kernels (real NVRTC) -------------------------------------------------------------------------------------
+
+static void nvrtc_builds_and_reads_resources(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  dw_cubin *cubin;
+  if (!ctx) skip();
+  assert_int_equal(build(ctx, &cubin, NULL), DW_OK);
+  assert_false(cubin->from_cache);
+  assert_int_equal(cubin->kernel_count, 3);
+  for (int i = 0; i < cubin->kernel_count; i++) {
+    assert_true(cubin->kernels[i].registers > 0);
+    assert_int_equal(cubin->kernels[i].spill_stores, 0);
+  }
+  dw_cubin_free(cubin);
+  assert_true(built_from_cache(ctx, 9));
+  dw_ctx_destroy(ctx);
+}
+
+static void nvrtc_error_names_the_template(void **state) {
+  (void)state;
+  write_template("extern \"C\" __global__ void dw_verify(int *p) { *p = wrong; }\n");
+  dw_ctx *ctx = with_device();
+  dw_cubin *cubin;
+  dw_error error = {0};
+  if (!ctx) skip();
+  assert_int_equal(build(ctx, &cubin, &error), DW_COMPILE);
+  assert_non_null(strstr(error.message, "verify.cu.lua(2): error"));
+  assert_non_null(strstr(error.log, "\"wrong\" is undefined"));
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void nvrtc_kernels_are_kept(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_shape shape = shape_of("mla:h=8,t=9");
+  dw_bounds larger = usual_bounds;
+  dw_kernel *first, *again, *wider, *elsewhere;
+  dw_variant variant, chosen;
+  larger.kv_len *= 4;
+  assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &first, NULL), DW_OK);
+  assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &again, NULL), DW_OK);
+  assert_ptr_equal(first, again);
+  assert_int_equal(device.loads, 1);
+  dw_kernel_variant(first, &variant);
+  dw_bounds with_board = usual_bounds;
+  with_board.sm_count = 188;
+  assert_int_equal(dw_variant_choose(&shape, &with_board, &chosen, NULL), DW_OK);
+  assert_memory_equal(&variant, &chosen, sizeof variant);
+  // Other bounds: another kernel on the same loaded cubin.
+  assert_int_equal(dw_kernel_get(ctx, &shape, &variant, &larger, &wider, NULL), DW_OK);
+  assert_ptr_not_equal(first, wider);
+  assert_int_equal(device.loads, 1);
+  // Another CUDA context: loaded there too.
+  device.context = &shape;
+  assert_int_equal(dw_kernel_get(ctx, &shape, &variant, &usual_bounds, &elsewhere, NULL), DW_OK);
+  assert_ptr_not_equal(first, elsewhere);
+  assert_int_equal(device.loads, 2);
+  dw_ctx_destroy(ctx);
+  assert_int_equal(device.unloads, 2);
+}
+
+static void nvrtc_other_devices_are_refused(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_shape shape = shape_of("mla:h=8,t=9");
+  dw_kernel *kernel;
+  dw_error error = {0};
+  device.cc = 90;
+  assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &kernel, &error), DW_UNSUPPORTED_TARGET);
+  assert_null(kernel);
+  assert_non_null(strstr(error.message, "sm_120"));
+  assert_non_null(strstr(error.message, "stand-in GPU (sm_90)"));
+  dw_error_clear(&error);
+  device.context = NULL;
+  assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &kernel, &error), DW_DRIVER);
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void nvrtc_capture_is_refused(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_shape shape = shape_of("mla:h=8,t=9");
+  dw_kernel *kernel;
+  dw_error error = {0};
+  device.capture = 1;
+  assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &kernel, &error), DW_BAD_ARGUMENT);
+  assert_string_equal(error.field, "stream");
+  assert_int_equal(device.loads, 0);
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void nvrtc_bounds_are_checked(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_shape shape = shape_of("mla:h=8,t=9");
+  dw_kernel *kernel;
+  dw_error error = {0};
+  const struct {
+    dw_bounds bounds;
+    const char *field;
+  } cases[] = {
+    {{.size = 0}, "bounds"},
+    {{.size = sizeof(dw_bounds), .batch = 0, .kv_len = 10}, "batch"},
+    {{.size = sizeof(dw_bounds), .batch = 1 << 30, .kv_len = 10}, "total_q"},
+    {{.size = sizeof(dw_bounds), .batch = 1, .kv_len = 0}, "kv_len"},
+    {{.size = sizeof(dw_bounds), .batch = 1, .kv_len = 10, .split_tokens = 3}, "split_tokens"},
+  };
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &cases[i].bounds, &kernel, &error), DW_BAD_ARGUMENT);
+    assert_non_null(strstr(error.field, cases[i].field));
+    dw_error_clear(&error);
+  }
+  assert_int_equal(dw_kernel_get(ctx, NULL, NULL, &usual_bounds, &kernel, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_kernel_get(ctx, &shape, NULL, NULL, &kernel, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, NULL, NULL), DW_BAD_ARGUMENT);
+  dw_ctx_destroy(ctx);
+}
+
+// ---- launches -------------------------------------------------------------------------------------------------
+
+static char memory[1 << 16] __attribute__((aligned(256)));
+
+static dw_args usual_args(const dw_kernel *kernel) {
+  return (dw_args){.size = sizeof(dw_args),
+                   .q = memory,
+                   .out = memory,
+                   .batch = 2,
+                   .kv = memory,
+                   .kv_indptr = (const int32_t *)(const void *)memory,
+                   .kv_indices = memory,
+                   .kv_len = (const int32_t *)(const void *)memory,
+                   .lengths_include_drafts = 1,
+                   .softmax_scale = 0.07f,
+                   .workspace = memory,  // the stand-in writes nothing
+                   .workspace_size = dw_workspace_size(kernel)};
+}
+
+static dw_kernel *usual_kernel(dw_ctx *ctx) {
+  dw_shape shape = shape_of("mla:h=8,t=9");
+  dw_kernel *kernel;
+  dw_variant variant = variant_of("family=split,combine=many,combine_splits=8");
+  assert_int_equal(dw_kernel_get(ctx, &shape, &variant, &usual_bounds, &kernel, NULL), DW_OK);
+  return kernel;
+}
+
+static void nvrtc_launch_runs_the_plan(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_kernel *kernel = usual_kernel(ctx);
+  dw_args args = usual_args(kernel);
+  dw__alloc_fail_after(1);  // a launch that asks for memory would fail
+  assert_int_equal(dw_launch(kernel, &args, NULL, NULL), DW_OK);
+  assert_int_equal(device.launches, 2);
+  assert_string_equal(device.names[0], "dw_verify");
+  assert_string_equal(device.names[1], "dw_combine");
+  assert_int_equal(device.params[0].total_q, 18);
+  // Parents are packed into the workspace first, and that is where the kernel then looks.
+  args.mask_kind = DW_MASK_PARENTS;
+  args.mask = memory;
+  assert_int_equal(dw_launch(kernel, &args, NULL, NULL), DW_OK);
+  assert_int_equal(dw__alloc_fail_after(0), 0);
+  assert_int_equal(device.launches, 5);
+  assert_string_equal(device.names[2], "dw_pack_mask");
+  assert_string_equal(device.names[3], "dw_verify");
+  assert_ptr_equal(device.params[2].mask, memory);
+  assert_ptr_equal(device.params[2].out, device.params[3].mask);
+  dw_ctx_destroy(ctx);
+}
+
+static void nvrtc_pack_mask_writes_to_the_caller(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_kernel *kernel = usual_kernel(ctx);
+  dw_args args = usual_args(kernel);
+  uint32_t bits[64];
+  args.mask_kind = DW_MASK_PARENTS;
+  args.mask = memory;
+  assert_int_equal(dw_pack_mask(kernel, &args, bits, 0, NULL, NULL), DW_OK);
+  assert_int_equal(device.launches, 1);
+  assert_string_equal(device.names[0], "dw_pack_mask");
+  assert_ptr_equal(device.params[0].mask, memory);
+  assert_ptr_equal(device.params[0].out, bits);
+  assert_int_equal(device.params[0].out_row_stride, 1);
+  assert_int_equal(dw_pack_mask(kernel, &args, bits, 3, NULL, NULL), DW_OK);
+  assert_int_equal(device.params[1].out_row_stride, 3);
+  assert_int_equal(dw_pack_mask(kernel, &args, NULL, 0, NULL, NULL), DW_BAD_ARGUMENT);
+  dw_ctx_destroy(ctx);
+}
+
+static void nvrtc_bad_arguments_launch_nothing(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_kernel *kernel = usual_kernel(ctx);
+  dw_error error = {0};
+  dw_args args = usual_args(kernel);
+  assert_int_equal(dw_args_check(kernel, &args, &error), DW_OK);
+  args.q = NULL;
+  assert_int_equal(dw_launch(kernel, &args, NULL, &error), DW_BAD_ARGUMENT);
+  assert_string_equal(error.field, "q");
+  dw_error_clear(&error);
+  args = usual_args(kernel);
+  args.workspace_size -= 1;
+  assert_int_equal(dw_launch(kernel, &args, NULL, &error), DW_BAD_ARGUMENT);
+  assert_string_equal(error.field, "workspace_size");
+  dw_error_clear(&error);
+  args = usual_args(kernel);
+  args.batch = usual_bounds.batch + 1;
+  assert_int_equal(dw_args_check(kernel, &args, &error), DW_BAD_ARGUMENT);
+  assert_string_equal(error.field, "batch");
+  dw_error_clear(&error);
+  args.size = 0;
+  assert_int_equal(dw_args_check(kernel, &args, &error), DW_BAD_ARGUMENT);
+  assert_string_equal(error.field, "args");
+  dw_error_clear(&error);
+  assert_int_equal(dw_launch(kernel, NULL, NULL, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_launch(NULL, &args, NULL, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(device.launches, 0);
+  // What the driver says is passed on.
+  args = usual_args(kernel);
+  device.fail_launch = 1;
+  assert_int_equal(dw_launch(kernel, &args, NULL, &error), DW_DRIVER);
+  assert_non_null(strstr(error.message, "700"));
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+static void targets_run_where_they_should(void **state) {
+  (void)state;
+  assert_true(dw__device_runs("sm_120", 120));
+  assert_true(dw__device_runs("sm_120", 121));
+  assert_true(dw__device_runs("sm_120f", 121));
+  assert_true(dw__device_runs("sm_90a", 90));
+  assert_true(dw__device_runs("sm_80", 86));
+  assert_false(dw__device_runs("sm_120a", 121));
+  assert_false(dw__device_runs("sm_121", 120));
+  assert_false(dw__device_runs("sm_90", 100));
+  assert_false(dw__device_runs("sm_90", 120));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    TEST(second_build_compiles_nothing),
+    TEST(cached_cubin_is_what_was_built),
+    TEST(same_source_is_compiled_once),
+    TEST(other_templates_are_another_request),
+    TEST(damaged_entry_is_compiled_again),
+    TEST(foreign_metadata_is_compiled_again),
+    TEST(metadata_reads_what_it_prints),
+    TEST(no_cache_directory_is_no_error),
+    TEST(template_error_names_file_and_line),
+    TEST(compile_error_has_the_log_and_is_not_cached),
+    TEST(unknown_targets_are_named),
+    TEST(bad_shapes_and_variants_are_refused),
+    TEST(calls_into_the_driver_are_refused),
+    TEST(code_for_another_gpu_is_refused),
+    TEST(missing_compiler_is_named),
+    TEST(options_of_another_size_are_understood),
+    TEST(every_allocation_may_fail),
+    TEST(two_contexts_are_independent),
+    TEST(threads_that_ask_the_same_compile_once),
+    TEST(threads_that_ask_different_things_do_not_wait),
+    TEST(threads_are_all_told_of_a_failure),
+    TEST(targets_run_where_they_should),
+    TEST(nvrtc_builds_and_reads_resources),
+    TEST(nvrtc_error_names_the_template),
+    TEST(nvrtc_kernels_are_kept),
+    TEST(nvrtc_other_devices_are_refused),
+    TEST(nvrtc_capture_is_refused),
+    TEST(nvrtc_bounds_are_checked),
+    TEST(nvrtc_launch_runs_the_plan),
+    TEST(nvrtc_pack_mask_writes_to_the_caller),
+    TEST(nvrtc_bad_arguments_launch_nothing),
+  };
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  dw__release(fake.cubin);
+  return failed;
+}
