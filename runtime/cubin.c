@@ -222,11 +222,11 @@ static void read_kernel_info(bytes info, dw_resources *kernel) {
   struct attribute attribute;
   while (next_attribute(&info, &attribute)) {
     switch (attribute.id) {
-    case INFO_MAX_THREADS:
-    case INFO_REQUIRED_THREADS: kernel->max_threads = thread_count(attribute.value); break;
-    case INFO_BARRIERS: kernel->barriers = first_byte(attribute.value); break;
-    case INFO_SETMAXNREG: kernel->uses_setmaxnreg = 1; break;
-    default: break;
+      case INFO_MAX_THREADS:
+      case INFO_REQUIRED_THREADS: kernel->max_threads = thread_count(attribute.value); break;
+      case INFO_BARRIERS: kernel->barriers = first_byte(attribute.value); break;
+      case INFO_SETMAXNREG: kernel->uses_setmaxnreg = 1; break;
+      default: break;
     }
   }
 }

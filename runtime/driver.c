@@ -12,23 +12,23 @@
 
 static dw_status status_of(int result) {
   switch (result) {
-  case DW__CU_OUT_OF_MEMORY: return DW_OUT_OF_MEMORY;
-  case DW__CU_STUB_LIBRARY: return DW_NO_DRIVER;
-  case DW__CU_INVALID_IMAGE:
-  case DW__CU_INVALID_SOURCE: return DW_BAD_CUBIN;
-  case DW__CU_NO_BINARY_FOR_GPU: return DW_WRONG_ARCH;
-  case DW__CU_NOT_FOUND: return DW_NOT_FOUND;
-  default: return DW_DRIVER;
+    case DW__CU_OUT_OF_MEMORY: return DW_OUT_OF_MEMORY;
+    case DW__CU_STUB_LIBRARY: return DW_NO_DRIVER;
+    case DW__CU_INVALID_IMAGE:
+    case DW__CU_INVALID_SOURCE: return DW_BAD_CUBIN;
+    case DW__CU_NO_BINARY_FOR_GPU: return DW_WRONG_ARCH;
+    case DW__CU_NOT_FOUND: return DW_NOT_FOUND;
+    default: return DW_DRIVER;
   }
 }
 
 // What the result alone does not tell its reader.
 static const char *advice_for(int result) {
   switch (result) {
-  case DW__CU_STUB_LIBRARY: return "; this is the toolkit's stub, take its folder off the library path";
-  case DW__CU_NO_DEVICE: return "; no GPU is visible to this process (CUDA_VISIBLE_DEVICES, container options)";
-  case DW__CU_NOT_INITIALIZED: return "; a process forked after CUDA was used cannot use it";
-  default: return "";
+    case DW__CU_STUB_LIBRARY: return "; this is the toolkit's stub, take its folder off the library path";
+    case DW__CU_NO_DEVICE: return "; no GPU is visible to this process (CUDA_VISIBLE_DEVICES, container options)";
+    case DW__CU_NOT_INITIALIZED: return "; a process forked after CUDA was used cannot use it";
+    default: return "";
   }
 }
 

@@ -36,8 +36,8 @@ static dw_status check_arch(const dw__device *device, int arch, bool specific, d
 
 // ---- loading --------------------------------------------------------------------------------------------------
 
-// Loading is safe while some stream captures, but the driver forbids it and spoils the capture, unless told that we know. Wrap it
-// in two calls of this: the mode of this thread is swapped with *mode.
+// Loading is safe while some stream captures, but the driver forbids it and spoils the capture, unless told that we know.
+// Wrap it in two calls of this: the mode of this thread is swapped with *mode.
 static void exchange_capture_mode(const dw__driver_table *table, int *mode) {
   if (table->cuThreadExchangeStreamCaptureMode) table->cuThreadExchangeStreamCaptureMode(mode);
 }
@@ -74,8 +74,8 @@ static dw_status load(dw__module *module, const void *cubin, size_t size, dw_err
   exchange_capture_mode(table, &mode);
   int result = DW__CU_NO_BINARY_FOR_GPU;
   if (libraries) result = table->cuLibraryLoadData(&module->library, cubin, NULL, NULL, 0, NULL, NULL, 0);
-  // Under eager loading a library goes into every context of the process, also those of GPUs that it does not fit: a module goes
-  // into the current one alone.
+  // Under eager loading a library goes into every context of the process, also those of GPUs that it does not fit: a module
+  // goes into the current one alone.
   if (result == DW__CU_NO_BINARY_FOR_GPU) {
     libraries = false;
     module->library = NULL;

@@ -354,8 +354,8 @@ static dw_status read_archs(dw__nvrtc *nvrtc, dw_error *error) {
   return dw__fail(error, DW_NO_COMPILER, "nvrtc", nvrtc->path, "", "it names no supported architecture (result %d)", result);
 }
 
-// NVRTC opens its builtins by bare name. Packages outside the loader's path have no run path to them (13.0's wheel), so the copy
-// beside this NVRTC is opened first, under the name it will be asked by. Failure shows in the probe.
+// NVRTC opens its builtins by bare name. Packages outside the loader's path have no run path to them (13.0's wheel), so the
+// copy beside this NVRTC is opened first, under the name it will be asked by. Failure shows in the probe.
 static void open_builtins(dw__nvrtc *nvrtc) {
   char real[PATH_MAX], file[PATH_MAX + 64];
   char *slash = realpath(nvrtc->path, real) ? strrchr(real, '/') : NULL;

@@ -49,12 +49,12 @@ static int fake_cuDeviceGetName(char *name, int capacity, int device) {
 static int fake_cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
   switch (attribute) {
-  case DW__CU_CC_MAJOR: *value = fake.cc / 10; break;
-  case DW__CU_CC_MINOR: *value = fake.cc % 10; break;
-  case DW__CU_SM_COUNT: *value = fake.sm_count; break;
-  case DW__CU_SHARED_OPTIN: *value = fake.shared_optin; break;
-  case DW__CU_L2_BYTES: *value = 60 << 20; break;
-  default: return 1;
+    case DW__CU_CC_MAJOR: *value = fake.cc / 10; break;
+    case DW__CU_CC_MINOR: *value = fake.cc % 10; break;
+    case DW__CU_SM_COUNT: *value = fake.sm_count; break;
+    case DW__CU_SHARED_OPTIN: *value = fake.shared_optin; break;
+    case DW__CU_L2_BYTES: *value = 60 << 20; break;
+    default: return 1;
   }
   return called(FAKE_cuDeviceGetAttribute);
 }

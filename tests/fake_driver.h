@@ -1,4 +1,4 @@
-// A stand-in for the CUDA driver: one GPU of any kind, calls counted, faults made on order. One a process; reset before each test.
+// A stand-in for the CUDA driver: one GPU of any kind, calls counted, faults made on order. One a process, reset before a test.
 #ifndef DRAFTWOOD_FAKE_DRIVER_H
 #define DRAFTWOOD_FAKE_DRIVER_H
 

@@ -1,5 +1,5 @@
-// runtime/cubin.c: what is read from cubins of tests/data (made by NVRTC 13.0.88, those named nvrtc12 by 12.9.86, from the .cu files
-// beside them with the options of every compile), and that no bytes, however damaged, are read out of bounds.
+// runtime/cubin.c: what is read from cubins of tests/data (made by NVRTC 13.0.88, those named nvrtc12 by 12.9.86, from the .cu
+// files beside them with the options of every compile), and that no bytes, however damaged, are read out of bounds.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
