@@ -2,6 +2,8 @@
 // an H200 under sm_120's limits (bench/results); everything that depends on them is in this file.
 #include "rule.h"
 
+#include "plan.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -167,7 +169,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   if (s != DW_OK) return s;
   dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 1 << 16};
   if (asked) bounds = *asked;
-  if (!bounds.sm_count) bounds.sm_count = 188;
+  if (!bounds.sm_count) bounds.sm_count = dw__target_sm_count(shape->target);
   const load l = load_of(shape, &bounds);
   dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(&l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.

@@ -15,19 +15,18 @@ DEV Partial8 load_partial(const dw_params &p, s64 row, int d) {
   if (!PARTIAL_F16) x.hi = ldg_cg_v4(at + 16);
   return x;
 }
+// What a range that saw nothing left behind may be anything: a weight of 0 drops it.
 DEV void add_partial(float (&sum)[8], const Partial8 &x, float weight) {
-  if (weight == 0.f) return;
-  if (PARTIAL_F16) {
-    const u32 w[4] = {x.lo.x, x.lo.y, x.lo.z, x.lo.w};
+  const u32 w[8] = {x.lo.x, x.lo.y, x.lo.z, x.lo.w, x.hi.x, x.hi.y, x.hi.z, x.hi.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      sum[2 * i] += weight * lo_half_f16(w[i]);
-      sum[2 * i + 1] += weight * hi_half_f16(w[i]);
+  for (int i = 0; i < (PARTIAL_F16 ? 4 : 8); i++) {
+    const u32 v = weight == 0.f ? 0u : w[i];
+    if (PARTIAL_F16) {
+      sum[2 * i] += weight * lo_half_f16(v);
+      sum[2 * i + 1] += weight * hi_half_f16(v);
+    } else {
+      sum[i] += weight * bits_to_float(v);
     }
-  } else {
-    const u32 w[8] = {x.lo.x, x.lo.y, x.lo.z, x.lo.w, x.hi.x, x.hi.y, x.hi.z, x.hi.w};
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum[i] += weight * bits_to_float(w[i]);
   }
 }
 DEV float weight_of(float lse, float max) { return lse == MINUS_INF ? 0.f : exp2_approx(lse - max); }

@@ -93,10 +93,16 @@ DEV int loader_lane_token(const Loader &l, const Tiles &tiles, int tile0) {
   const int lane = lane_id();
   return (tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride) * TILE + l.first_token + lane % OWN_TOKENS;
 }
-// Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. `total` bounds the tokens that may be looked up under CSR.
+// Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. Under CSR only tokens that exist may be looked up.
 DEV int loader_entries(const dw_params &p, const Request &r, const Loader &l, const Tiles &tiles, int tile0) {
   const int t = loader_lane_token(l, tiles, tile0);
   return p.addressing == DW_P_BLOCK_TABLE || t < r.total ? kv_entry(p, r, t) : 0;
+}
+// The first entries. A dependent load costs about 0.5 us at kernel start, so nothing here waits for a length (block table).
+DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, Loader &l) {
+  l.entries = loader_entries(p, r, l, tiles, 0);
+  l.safe_token = tiles.first * TILE;
+  l.safe_entry = p.addressing == DW_P_BLOCK_TABLE || l.safe_token < r.total ? kv_entry(p, r, l.safe_token) : 0;
 }
 DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile) {
   const int lane = lane_id(), slot = ring_slot(tile);
@@ -368,7 +374,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   constexpr bool TAIL = NT > 4;  // rows 32..39
   SoftmaxRow<4, 4> x;
   SoftmaxRow<16, 1> y;
-  const bool has_x = thread / 4 < 8 * NT;
+  const bool has_x = NT >= 4 || thread / 4 < 8 * NT;
   softmax_start(p, c, x, thread / 4, thread % 4);
   if (TAIL) softmax_start(p, c, y, 32 + thread / 16, thread % 16);
 #pragma unroll 1
@@ -607,19 +613,24 @@ DEV void run_cta(const dw_params &p, Cta &c, Loader &l) {
 extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_constant__ dw_params p) {
   if (p.early_launch) grid_dependents_launch();
   const bool loads = warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS;
+  const bool table = p.addressing == DW_P_BLOCK_TABLE;
   Cta c;
-  c.shared = smem_base();
-  c.work = find_work(p);
   Loader l;
+  c.shared = smem_base();
   l.first_token = (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS;
+  const Work guess = guess_work(p);
+  if (loads && table && guess.request >= 0) {
+    c.request.index = guess.request;
+    loader_start(p, c.request, find_tiles(p, guess, 0), l);
+  }
+  c.work = find_work(p, guess);
   if (c.work.request < 0) {
     grid_dependency_wait();
     return;
   }
   c.request = load_request(p, c.work.request);
   c.tiles = find_tiles(p, c.work, c.request.total);
-  const int row_tiles = (c.request.rows() + 7) / 8;
-  const int nt = group_tiles(row_tiles, gridDim.x, blockIdx.x, &c.first_row);
+  const int nt = group_tiles((c.request.rows() + 7) / 8, gridDim.x, blockIdx.x, &c.first_row);
   c.first_row *= 8;
   c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
   if (nt == 0) {
@@ -627,10 +638,9 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
     return;
   }
   if (loads) {
-    l.entries = loader_entries(p, c.request, l, c.tiles, 0);
+    const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
+    if (!table || !guessed) loader_start(p, c.request, c.tiles, l);
     l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
-    l.safe_token = c.tiles.first * TILE;
-    l.safe_entry = c.tiles.count > 0 ? kv_entry(p, c.request, l.safe_token) : 0;
   }
   if (nt == N_TILES) run_cta<N_TILES>(p, c, l);
   else run_cta<(N_TILES > 1 ? N_TILES - 1 : 1)>(p, c, l);

@@ -45,8 +45,8 @@ DEV u32 warp_prefix_sum(u32 v, u32 lane) {  // inclusive
 }
 
 // AUTO for a batch: walks the requests 32 at a time, all lanes together. Finds the owner of `slot` (request < 0), or the share of
-// `request`.
-DEV Work auto_share(const dw_params &p, int slot, int request) {
+// `request`. `equal` is the answer for requests of equal length.
+DEV Work auto_share(const dw_params &p, const Work &equal, int slot, int request) {
   const u32 lane = lane_id();
   u32 all = 0;
   bool ragged = false;
@@ -56,15 +56,8 @@ DEV Work auto_share(const dw_params &p, int slot, int request) {
     ragged |= vote_any(b0 + (int)lane < p.batch && tiles != tiles0);
     all += warp_sum(tiles);
   }
+  if (!ragged) return equal;
   Work w;
-  if (!ragged) {
-    const int each = p.slots / p.batch;
-    w.request = request >= 0 ? request : slot / each;
-    w.range = slot - w.request * each;
-    w.share = Share{each, w.request * each};
-    if (w.request >= p.batch) w.request = -1;
-    return w;
-  }
   w.request = -1;
   int before = 0;
   for (int b0 = 0; b0 < p.batch; b0 += 32) {
@@ -86,12 +79,17 @@ DEV Work auto_share(const dw_params &p, int slot, int request) {
   return w;
 }
 
-// blockIdx.y (and z in FIXED mode) -> work.
-DEV Work find_work(const dw_params &p) {
+// Work of this CTA if no length had to be looked at: right in FIXED mode, for one request and for requests of equal length. Table
+// entries can be asked for on the strength of it.
+DEV Work guess_work(const dw_params &p) {
   if (p.split_mode == DW_P_SPLIT_FIXED)
     return Work{(int)blockIdx.z, (int)blockIdx.y, Share{p.slots, (int)blockIdx.z * p.slots}};
   if (p.batch == 1) return Work{0, (int)blockIdx.y, Share{p.slots, 0}};
-  return auto_share(p, blockIdx.y, -1);
+  const int each = p.slots / p.batch, request = blockIdx.y / each;
+  return Work{request < p.batch ? request : -1, (int)blockIdx.y - request * each, Share{each, request * each}};
+}
+DEV Work find_work(const dw_params &p, const Work &guess) {
+  return p.split_mode == DW_P_SPLIT_FIXED || p.batch == 1 ? guess : auto_share(p, guess, blockIdx.y, -1);
 }
 // Partial results of a request, for the combine kernel.
 DEV Share find_share(const dw_params &p, const Request &r) {
@@ -100,7 +98,8 @@ DEV Share find_share(const dw_params &p, const Request &r) {
     return Share{ranges > 0 ? ranges : 1, r.index * p.slots};
   }
   if (p.batch == 1) return Share{p.slots, 0};
-  return auto_share(p, 0, r.index).share;
+  const int each = p.slots / p.batch;
+  return auto_share(p, Work{r.index, 0, Share{each, r.index * each}}, 0, r.index).share;
 }
 
 DEV Tiles find_tiles(const dw_params &p, const Work &w, int total) {
