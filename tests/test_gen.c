@@ -1,5 +1,5 @@
-// The generator: the template language, its errors with file and line, the sandbox and its limits, includes and #line marks, the
-// same bytes everywhere, and what happens when memory runs out.
+// The generator: the template language, its errors with file and line, the sandbox and its limits, includes and #line marks,
+// the same bytes everywhere, and what happens when memory runs out.
 //
 // Run as `test_gen --render DIR` it prints one rendered template: the test of other processes does so.
 #include <limits.h>

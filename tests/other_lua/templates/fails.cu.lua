@@ -1,0 +1,2 @@
+int before;
+@ error("as meant")

@@ -1,0 +1,2 @@
+@ local seven <const> = 7
+int version = ${seven // 2} ${math.type(seven)} ${seven | 3};
