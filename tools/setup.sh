@@ -1,6 +1,7 @@
 # Sourced by quickstart and check: finds what is missing, says so, installs it by package name. Debian 12 and Ubuntu 24.04.
 
-build_packages=(cmake ninja-build pkg-config gcc g++ liblua5.4-dev libsodium-dev libzstd-dev libxxhash-dev libjansson-dev libcmocka-dev)
+build_packages=(cmake ninja-build pkg-config gcc g++ liblua5.4-dev libsodium-dev libzstd-dev libxxhash-dev
+  libjansson-dev libcmocka-dev)
 pip_packages=(python3 python3-pip ca-certificates)
 nvrtc_pypi=build/nvrtc
 log=build/setup.log

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh BUILD-DIR: installs into an empty folder and builds an outside program against that tree, by find_package and pkg-config.
+# run.sh BUILD-DIR: installs into an empty folder and builds outside programs against that tree, by find_package and pkg-config.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d)
