@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "../runtime/gpu.h"
 #include "core.h"
 #include "problem.h"
 
@@ -58,6 +59,7 @@ void cli_help(const cli_command *command, cli_options options);
 int cli_usage(const char *format, ...) DW__PRINTF(1, 2);
 // Prints an error with its log and clears it; returns CLI_USAGE where the input was at fault, else CLI_WRONG.
 int cli_error(dw_error *error);
+int cli_exit_code(dw_status status);
 // The candidate that looks most like word, or NULL if none is near.
 const char *cli_nearest(const char *word, const char *const *candidates, size_t count);
 
@@ -91,8 +93,18 @@ dw_status cli_problem_make(const dw_shape *shape, const cli_problem *asked, dw__
 // Both run and compare; comparison->rows stays 0 where it did not come to that.
 dw_status cli_check_host(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
                          dw__problem *problem, dw__comparison *comparison, dw_error *error);
-dw_status cli_check_gpu(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
-                        dw__problem *problem, char device[160], dw__comparison *comparison, dw_error *error);
+
+// A GPU's context and ours (src/cli_gpu.c). CLI_GO_ON, or it has been said why there is none.
+typedef struct cli_gpu {
+  dw__driver *driver;
+  dw__gpu *gpu;
+  dw_ctx *ctx;
+  char name[128];
+} cli_gpu;
+int cli_gpu_open(cli_gpu *session);
+void cli_gpu_close(cli_gpu *session);
+dw_status cli_check_gpu(const cli_gpu *session, const dw_variant *variant, const cli_problem *asked, dw__problem *problem,
+                        dw__comparison *comparison, dw_error *error);
 json_t *cli_comparison_json(const dw__comparison *comparison);
 
 // A progress line on stderr, where that is a terminal; an empty text clears it.

@@ -195,10 +195,10 @@ static void print_job(const job *item, bool verify) {
   }
   for (int i = 0; i < item->cubin->kernel_count; i++) {
     const dw_resources *kernel = &item->cubin->kernels[i];
-    printf("  %-8s %-14s %9d %7zu %6d %6d", i ? "" : item->cubin->target, kernel->name, kernel->registers,
+    printf("  %-8s %-14s %9d  %7zu  %6d  %5d", i ? "" : item->cubin->target, kernel->name, kernel->registers,
            (size_t)kernel->shared_static + dynamic_shared(item, kernel->name), spilled(kernel), kernel->stack_bytes);
     if (i == 0) {
-      printf(" %10.0f  %-5s", item->cubin->compile_ms, item->cubin->from_cache ? "hit" : "miss");
+      printf("  %10.0f  %-5s", item->cubin->compile_ms, item->cubin->from_cache ? "hit" : "miss");
       print_check(item, verify);
       printf("  %s", variant);
     }
@@ -213,8 +213,8 @@ static void print_table(const jobs *all, bool verify) {
     if (!before || memcmp(before, &item->shape, sizeof *before) != 0) {
       char shape[DW_TEXT_MAX];
       dw_shape_print(&item->shape, shape, sizeof shape);
-      printf("%s\n  %-8s %-14s %9s %7s %6s %6s %10s  %-5s", shape, "target", "kernel", "registers", "shared", "spills", "stack",
-             "compile ms", "cache");
+      printf("%s\n  %-8s %-14s %9s  %7s  %6s  %5s  %10s  %-5s", shape, "target", "kernel", "registers", "shared", "spills",
+             "stack", "compile ms", "cache");
       printf(verify ? "  %-17s  variant\n" : "%s  variant\n", verify ? "worst row/bound" : "");
     }
     before = &item->shape;
@@ -282,6 +282,24 @@ static void print_summary(const jobs *all, const asked *want, const summary *sum
   putchar('\n');
 }
 
+// One mistake in a template fails every variant in the same words: they are printed once.
+static bool said_before(const jobs *all, size_t index) {
+  for (size_t i = 0; i < index; i++)
+    if (strcmp(all->list[i].error.message, all->list[index].error.message) == 0) return true;
+  return false;
+}
+
+static int report_errors(jobs *all) {
+  int code = CLI_DONE;
+  for (size_t i = all->count; i-- > 0;) {  // from the end, so that what is compared with is still there
+    job *item = &all->list[i];
+    if (!is_wrong(item)) continue;
+    int one = said_before(all, i) ? cli_exit_code(item->error.status) : cli_error(&item->error);
+    code = one > code ? one : code;
+  }
+  return code;
+}
+
 static int report(jobs *all, const asked *want, summary *sum, uint64_t compiles) {
   sum->compiled = (size_t)compiles;
   for (size_t i = 0; i < all->count; i++) {
@@ -291,13 +309,7 @@ static int report(jobs *all, const asked *want, summary *sum, uint64_t compiles)
   if (want->json) print_json(all, want, sum);
   else print_summary(all, want, sum);
   fflush(stdout);
-  int code = CLI_DONE;
-  for (size_t i = 0; i < all->count; i++) {
-    if (!is_wrong(&all->list[i])) continue;
-    int one = cli_error(&all->list[i].error);
-    code = one > code ? one : code;
-  }
-  return code;
+  return report_errors(all);
 }
 
 static int build(dw_ctx *ctx, jobs *all, const asked *want) {
@@ -306,7 +318,7 @@ static int build(dw_ctx *ctx, jobs *all, const asked *want) {
   sum.build_ms = run_all(ctx, all, compile, "compiled", want->jobs);
   dw_stats_get(ctx, &stats);
   if (want->verify) sum.verify_ms = run_all(ctx, all, check, "checked", want->jobs);
-  return report(all, want, &sum, stats.compiles);
+  return report(all, want, &sum, stats.compiles - stats.compile_failures);
 }
 
 static int default_jobs(void) {

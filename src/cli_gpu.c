@@ -1,156 +1,99 @@
-// The GPU side of draftwood verify: a problem's arrays copied to the device and back around one dw_launch. The product itself
-// never allocates or copies, so the calls for that are looked up here and not in its driver table.
-#include <dlfcn.h>
+// The GPU side of draftwood verify: a problem's arrays copied to the device and back around one dw_launch.
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "../runtime/gpu.h"
 #include "cli.h"
-#include "flow.h"
 
-typedef uint64_t device_pointer;
-
-// X(name, arguments)
-#define GPU_CALLS(X)                                                           \
-  X(cuInit, (unsigned flags))                                                  \
-  X(cuDeviceGet, (int *device, int ordinal))                                   \
-  X(cuDevicePrimaryCtxRetain, (void **context, int device))                    \
-  X(cuCtxSetCurrent, (void *context))                                          \
-  X(cuCtxSynchronize, (void))                                                  \
-  X(cuMemAlloc_v2, (device_pointer * address, size_t size))                    \
-  X(cuMemFree_v2, (device_pointer address))                                    \
-  X(cuMemsetD8_v2, (device_pointer address, unsigned char value, size_t size)) \
-  X(cuMemcpyHtoD_v2, (device_pointer to, const void *from, size_t size))       \
-  X(cuMemcpyDtoH_v2, (void *to, device_pointer from, size_t size))
-
-typedef struct gpu {
-  void *library;
-#define X(name, arguments) int(*name) arguments;
-  GPU_CALLS(X)
-#undef X
-  int device;
-  void *context;
-  device_pointer blocks[16];
-  int count;
-  const char *failed;  // the first call that did not succeed
-  int result;
-} gpu;
-
-static bool gpu_load(gpu *g) {
-  const char *path = getenv("DRAFTWOOD_DRIVER");
-  g->library = dlopen(path && *path ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!g->library) return false;
-#define X(name, arguments)                         \
-  *(void **)(&g->name) = dlsym(g->library, #name); \
-  if (!g->name) return false;
-  GPU_CALLS(X)
-#undef X
-  return true;
+// A device copy of an array; NULL stays NULL. Blocks live until the session ends.
+static dw_status put(dw__gpu *gpu, const void *from, size_t size, const void **to, dw_error *error) {
+  void *address = NULL;
+  *to = NULL;
+  if (!from) return DW_OK;
+  dw_status status = dw__gpu_alloc(gpu, size, &address, error);
+  if (!status) status = dw__gpu_upload(gpu, address, from, size, error);
+  *to = address;
+  return status;
 }
 
-// After a failure the calls that follow have nothing to do.
-#define TRY(g, name, ...)                 \
-  do {                                    \
-    if ((g)->failed) break;               \
-    (g)->result = (g)->name(__VA_ARGS__); \
-    if ((g)->result) (g)->failed = #name; \
-  } while (0)
-
-static dw_status gpu_status(const gpu *g, dw_error *error) {
-  if (!g->failed) return DW_OK;
-  return dw__fail(error, DW_DRIVER, "gpu", "", "", "%s answered %d", g->failed, g->result);
+// The problem's arguments with device copies of its arrays. `list` says once what they are.
+static dw_status put_all(dw__gpu *gpu, const dw__problem *problem, dw_args *args, dw_error *error) {
+  *args = problem->args;
+  size_t batch = (size_t)args->batch;
+  const struct {
+    const void *from;
+    const void **to;
+    size_t size;
+  } list[] = {
+    {args->q, &args->q, problem->q_bytes},
+    {args->out, (const void **)&args->out, problem->out_bytes},
+    {args->lse, (const void **)&args->lse, problem->lse_bytes},
+    {args->kv, &args->kv, problem->kv_bytes},
+    {args->qo_indptr, (const void **)&args->qo_indptr, (batch + 1) * sizeof(int32_t)},
+    {args->kv_len, (const void **)&args->kv_len, batch * sizeof(int32_t)},
+    {args->kv_indptr, (const void **)&args->kv_indptr, (batch + 1) * sizeof(int32_t)},
+    {args->kv_indices, &args->kv_indices, problem->index_bytes},
+    {args->draft_slots, &args->draft_slots, problem->draft_slots_bytes},
+    {args->block_table, (const void **)&args->block_table, problem->table_bytes},
+    {args->mask, &args->mask, problem->mask_bytes},
+  };
+  dw_status status = DW_OK;
+  for (size_t i = 0; i < DW__COUNT(list) && !status; i++) status = put(gpu, list[i].from, list[i].size, list[i].to, error);
+  return status;
 }
 
-static dw_status gpu_open(gpu *g, dw_error *error) {
-  memset(g, 0, sizeof *g);
-  if (!gpu_load(g)) return dw__fail(error, DW_NO_DRIVER, "device", "gpu", "host", "SKIP: the CUDA driver was not found here");
-  TRY(g, cuInit, 0);
-  TRY(g, cuDeviceGet, &g->device, 0);
-  if (g->failed) {
-    return dw__fail(error, DW_NOT_FOUND, "device", "gpu", "host", "SKIP: no GPU: %s answered %d", g->failed, g->result);
-  }
-  TRY(g, cuDevicePrimaryCtxRetain, &g->context, g->device);
-  TRY(g, cuCtxSetCurrent, g->context);
-  return gpu_status(g, error);
+// Neither zeroed nor clean, as the contract allows.
+static dw_status put_workspace(dw__gpu *gpu, const dw_kernel *kernel, dw_args *args, dw_error *error) {
+  args->workspace_size = dw_workspace_size(kernel);
+  dw_status status = dw__gpu_alloc(gpu, args->workspace_size, &args->workspace, error);
+  if (!status) status = dw__gpu_fill(gpu, args->workspace, 0xFF, args->workspace_size, error);
+  return status;
 }
 
-// The primary context stays: kernels of the dw_ctx live in it. The process's end releases it.
-static void gpu_close(gpu *g) {
-  for (int i = 0; i < g->count; i++) g->cuMemFree_v2(g->blocks[i]);
-  if (g->library) dlclose(g->library);
-}
-
-// A device copy of an array; NULL stays NULL.
-static void *gpu_copy(gpu *g, const void *from, size_t size) {
-  device_pointer address = 0;
-  if (!from || g->failed) return NULL;
-  TRY(g, cuMemAlloc_v2, &address, size ? size : 1);
-  if (g->failed) return NULL;
-  g->blocks[g->count++] = address;
-  if (size) TRY(g, cuMemcpyHtoD_v2, address, from, size);
-  return (void *)(uintptr_t)address;
-}
-
-static void *gpu_workspace(gpu *g, size_t size) {
-  device_pointer address = 0;
-  TRY(g, cuMemAlloc_v2, &address, size ? size : 1);
-  if (g->failed) return NULL;
-  g->blocks[g->count++] = address;
-  if (size) TRY(g, cuMemsetD8_v2, address, 0xFF, size);
-  return (void *)(uintptr_t)address;
-}
-
-// The problem's arguments with device copies of its arrays.
-static dw_args gpu_args(gpu *g, const dw__problem *problem) {
-  dw_args args = problem->args;
-  size_t batch = (size_t)args.batch;
-  args.q = gpu_copy(g, args.q, problem->q_bytes);
-  args.out = gpu_copy(g, args.out, problem->out_bytes);
-  args.lse = gpu_copy(g, args.lse, problem->lse_bytes);
-  args.kv = gpu_copy(g, args.kv, problem->kv_bytes);
-  args.qo_indptr = gpu_copy(g, args.qo_indptr, (batch + 1) * sizeof(int32_t));
-  args.kv_len = gpu_copy(g, args.kv_len, batch * sizeof(int32_t));
-  args.kv_indptr = gpu_copy(g, args.kv_indptr, (batch + 1) * sizeof(int32_t));
-  args.kv_indices = gpu_copy(g, args.kv_indices, problem->index_bytes);
-  args.draft_slots = gpu_copy(g, args.draft_slots, problem->draft_slots_bytes);
-  args.block_table = gpu_copy(g, args.block_table, problem->table_bytes);
-  args.mask = gpu_copy(g, args.mask, problem->mask_bytes);
-  return args;
-}
-
-static dw_status launch(gpu *g, const dw_kernel *kernel, dw__problem *problem, dw_error *error) {
+static dw_status launch(dw__gpu *gpu, const dw_kernel *kernel, dw__problem *problem, dw_error *error) {
+  dw_args args;
   dw__problem_poison(problem);
-  dw_args args = gpu_args(g, problem);
-  args.workspace_size = dw_workspace_size(kernel);
-  args.workspace = gpu_workspace(g, args.workspace_size);
-  dw_status status = gpu_status(g, error);
-  if (!status) status = dw_launch(kernel, &args, NULL, error);
-  if (status) return status;
-  TRY(g, cuCtxSynchronize);
-  TRY(g, cuMemcpyDtoH_v2, problem->args.out, (device_pointer)(uintptr_t)args.out, problem->out_bytes);
-  if (args.lse) TRY(g, cuMemcpyDtoH_v2, problem->args.lse, (device_pointer)(uintptr_t)args.lse, problem->lse_bytes);
-  return gpu_status(g, error);
-}
-
-static dw_status describe(dw_ctx *ctx, char text[160], dw_error *error) {
-  dw__driver *driver;
-  dw__device device;
-  dw_status status = dw__ctx_driver(ctx, &driver, error);
-  if (!status) status = dw__driver_current(driver, &device, NULL, error);
-  if (!status) snprintf(text, 160, "%s", device.name);
+  dw_status status = put_all(gpu, problem, &args, error);
+  if (!status) status = put_workspace(gpu, kernel, &args, error);
+  if (!status) status = dw_launch(kernel, &args, dw__gpu_stream(gpu), error);
+  if (!status) status = dw__gpu_download(gpu, problem->args.out, args.out, problem->out_bytes, error);
+  if (!status && args.lse) status = dw__gpu_download(gpu, problem->args.lse, args.lse, problem->lse_bytes, error);
   return status;
 }
 
-dw_status cli_check_gpu(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
-                        dw__problem *problem, char device[160], dw__comparison *comparison, dw_error *error) {
-  gpu g;
+dw_status cli_check_gpu(const cli_gpu *session, const dw_variant *variant, const cli_problem *asked, dw__problem *problem,
+                        dw__comparison *comparison, dw_error *error) {
   dw_kernel *kernel;
+  const dw_shape *shape = &problem->spec.shape;
   dw_bounds bounds = cli_problem_bounds(shape, asked);
-  dw_status status = gpu_open(&g, error);
-  if (!status) status = describe(ctx, device, error);
-  if (!status) status = dw_kernel_get(ctx, shape, variant, &bounds, &kernel, error);
-  if (!status) status = launch(&g, kernel, problem, error);
-  if (!status) status = dw__problem_compare(problem, comparison, error);
-  gpu_close(&g);
-  return status;
+  dw_status status = dw_kernel_get(session->ctx, shape, variant, &bounds, &kernel, error);
+  if (!status) status = launch(session->gpu, kernel, problem, error);
+  return status ? status : dw__problem_compare(problem, comparison, error);
+}
+
+// ---- session --------------------------------------------------------------------------------------------------
+
+int cli_gpu_open(cli_gpu *session) {
+  dw_error error = {0};
+  *session = (cli_gpu){0};
+  dw_status status = dw__driver_open(getenv("DRAFTWOOD_DRIVER"), &session->driver, &error);
+  if (!status) status = dw__gpu_open(session->driver, 0, &session->gpu, &error);
+  if (status) {
+    cli_usage("SKIP: no GPU can be used here: %s", error.message);
+    dw_error_clear(&error);
+    cli_gpu_close(session);
+    return CLI_USAGE;
+  }
+  snprintf(session->name, sizeof session->name, "%s", dw__gpu_device(session->gpu)->name);
+  int code = cli_open(&session->ctx);
+  if (code != CLI_GO_ON) cli_gpu_close(session);
+  return code;
+}
+
+// Kernels go before the CUDA context that they live in.
+void cli_gpu_close(cli_gpu *session) {
+  dw_ctx_destroy(session->ctx);
+  if (session->gpu) dw__gpu_close(session->gpu);
+  dw__driver_close(session->driver);
+  *session = (cli_gpu){0};
 }

@@ -24,11 +24,13 @@ static bool is_bad_input(dw_status status) {
   return status == DW_BAD_ARGUMENT || status == DW_BAD_SHAPE || status == DW_NOT_APPLICABLE || status == DW_UNSUPPORTED_TARGET;
 }
 
+int cli_exit_code(dw_status status) { return is_bad_input(status) ? CLI_USAGE : CLI_WRONG; }
+
 int cli_error(dw_error *error) {
   cli_progress("%s", "");
   fprintf(stderr, "draftwood: %s\n", error->message[0] ? error->message : dw_status_text(error->status));
   if (error->log && error->log[0]) fprintf(stderr, "%s%s", error->log, strchr(error->log, 0)[-1] == '\n' ? "" : "\n");
-  int code = is_bad_input(error->status) ? CLI_USAGE : CLI_WRONG;
+  int code = cli_exit_code(error->status);
   dw_error_clear(error);
   return code;
 }
@@ -143,11 +145,11 @@ static int read_word(const cli_option *option, const char *text) {
 
 static int read_value(const cli_option *option, const char *text) {
   switch (option->kind) {
-  case CLI_FLAG: *(bool *)option->value = true; return CLI_GO_ON;
-  case CLI_TEXT: *(const char **)option->value = text; return CLI_GO_ON;
-  case CLI_INT: return read_int(option, text, strlen(text), option->value);
-  case CLI_INTS: return read_ints(option, text);
-  case CLI_WORD: return read_word(option, text);
+    case CLI_FLAG: *(bool *)option->value = true; return CLI_GO_ON;
+    case CLI_TEXT: *(const char **)option->value = text; return CLI_GO_ON;
+    case CLI_INT: return read_int(option, text, strlen(text), option->value);
+    case CLI_INTS: return read_ints(option, text);
+    case CLI_WORD: return read_word(option, text);
   }
   return CLI_USAGE;
 }

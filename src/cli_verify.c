@@ -199,7 +199,7 @@ static void print_report(const report *about, const dw__problem *problem, const 
 
 typedef struct asked {
   const char *variant;
-  int device;  // 0: host, 1: gpu
+  int gpu;  // 0: host
   bool json;
   cli_problem problem;
 } asked;
@@ -214,33 +214,45 @@ static int check_sanitize(const asked *want) {
   return CLI_GO_ON;
 }
 
-static dw_status run(dw_ctx *ctx, const asked *want, const dw_shape *shape, const dw_variant *variant, dw__problem *problem,
-                     char device[160], dw__comparison *comparison, dw_error *error) {
-  if (want->device) return cli_check_gpu(ctx, shape, variant, &want->problem, problem, device, comparison, error);
+// Where a problem is run: one of the two.
+typedef struct place {
+  dw_ctx *host;
+  cli_gpu gpu;
+  char name[160];
+} place;
+
+static int place_open(place *here, const asked *want) {
   static const char *const orders[] = {"forward", "reverse", "random"};
-  snprintf(device, 160, "host (%s order)", orders[want->problem.order]);
-  return cli_check_host(ctx, shape, variant, &want->problem, problem, comparison, error);
+  *here = (place){.host = NULL};
+  int code = want->gpu ? cli_gpu_open(&here->gpu) : cli_open(&here->host);
+  if (want->gpu) snprintf(here->name, sizeof here->name, "%s", here->gpu.name);
+  else snprintf(here->name, sizeof here->name, "host, %s order", orders[want->problem.order]);
+  return code;
 }
 
-// A device that is not there is nothing wrong with the kernel: another exit status.
-static int exit_code(dw_error *error, bool gpu) {
-  dw_status status = error->status;
-  int code = cli_error(error);
-  return gpu && (status == DW_NO_DRIVER || status == DW_NOT_FOUND) ? CLI_USAGE : code;
+static void place_close(place *here) {
+  dw_ctx_destroy(here->host);
+  cli_gpu_close(&here->gpu);
 }
 
-static int verify(dw_ctx *ctx, const asked *want, const dw_shape *shape, const dw_variant *variant) {
-  char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX], device[160] = "";
+static dw_status run(const place *here, const asked *want, const dw_variant *variant, dw__problem *problem,
+                     dw__comparison *comparison, dw_error *error) {
+  if (want->gpu) return cli_check_gpu(&here->gpu, variant, &want->problem, problem, comparison, error);
+  return cli_check_host(here->host, &problem->spec.shape, variant, &want->problem, problem, comparison, error);
+}
+
+static int verify(const place *here, const asked *want, const dw_shape *shape, const dw_variant *variant) {
+  char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX];
   dw_error error = {0};
   dw__comparison comparison = {0};
   dw__problem *problem;
   dw_shape_print(shape, shape_text, sizeof shape_text);
   cli_variant_text(variant, variant_text);
   dw_status status = cli_problem_make(shape, &want->problem, &problem, &error);
-  if (!status) status = run(ctx, want, shape, variant, problem, device, &comparison, &error);
-  if (comparison.rows) print_report(&(report){shape_text, variant_text, device, want->json}, problem, &comparison);
+  if (!status) status = run(here, want, variant, problem, &comparison, &error);
+  if (comparison.rows) print_report(&(report){shape_text, variant_text, here->name, want->json}, problem, &comparison);
   dw__problem_free(problem);
-  return status ? exit_code(&error, want->device) : CLI_DONE;
+  return status ? cli_error(&error) : CLI_DONE;
 }
 
 int cli_verify(const cli_command *self, int argc, char **argv) {
@@ -248,7 +260,7 @@ int cli_verify(const cli_command *self, int argc, char **argv) {
   cli_problem *problem = &want.problem;
   const cli_option options[] = {
     {"variant", "TEXT", CLI_TEXT, &want.variant, 0, 0, "the variant (default: the rule table's choice)"},
-    {"device", "host|gpu", CLI_WORD, &want.device, 0, 0, "where to run it (host)"},
+    {"device", "host|gpu", CLI_WORD, &want.gpu, 0, 0, "where to run it (host)"},
     {"lengths", "N,...", CLI_INTS, &problem->lengths, 0, 1 << 22, "committed tokens of the requests (0,17,100)"},
     {"batch", "N", CLI_INT, &problem->batch, 1, 4096, "requests; lengths are dealt out in turn (default: one a length)"},
     {"mask", "none|parents|bits", CLI_WORD, &problem->mask, 0, 0, "how the tree is given (parents)"},
@@ -274,10 +286,9 @@ int cli_verify(const cli_command *self, int argc, char **argv) {
     status = cli_variant(want.variant, &shape, &bounds, &variant, &error);
   }
   if (status) return cli_error(&error);
-  dw_ctx *ctx;
-  code = cli_open(&ctx);
-  if (code != CLI_GO_ON) return code;
-  code = verify(ctx, &want, &shape, &variant);
-  dw_ctx_destroy(ctx);
+  place here;
+  code = place_open(&here, &want);
+  if (code == CLI_GO_ON) code = verify(&here, &want, &shape, &variant);
+  place_close(&here);
   return code;
 }

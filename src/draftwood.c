@@ -395,6 +395,16 @@ static dw_status lint(const request *ask, const void *data, size_t size, int arc
   return dw__fail_int(error, DW_WRONG_ARCH, "cubin", arch, ask->target, "the compiler made code for another GPU");
 }
 
+// The kernel that does the work is the first of a record, wherever the compiler put it.
+static void main_first(dw_cubin *cubin) {
+  for (int i = 1; i < cubin->kernel_count; i++) {
+    if (strcmp(cubin->kernels[i].name, "dw_verify") != 0) continue;
+    dw_resources main = cubin->kernels[i];
+    cubin->kernels[i] = cubin->kernels[0];
+    cubin->kernels[0] = main;
+  }
+}
+
 static dw_status compile(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request *ask, const char *source,
                          const dw__options *options, dw_cubin *cubin, dw_error *error) {
   void *data = NULL;
@@ -412,6 +422,7 @@ static dw_status compile(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request *ask
     atomic_fetch_add(&ctx->compile_failures, 1);
   } else {
     if (log) dw__cubin_read_log(log, cubin->kernels, cubin->kernel_count);
+    main_first(cubin);
     snprintf(cubin->target, sizeof cubin->target, "%s", ask->target);
     snprintf(cubin->compiler, sizeof cubin->compiler, "%s", dw__nvrtc_version(nvrtc));
   }
