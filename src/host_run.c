@@ -122,28 +122,12 @@ static void add(buffers *all, const void *data, size_t size, unsigned flags) {
   if (data && size) all->list[all->count++] = (dw_host_buffer){data, size, flags};
 }
 
-// Everything a kernel may touch. Of a dependent launch, what the grid before it writes is marked: the workspace where that was
-// a kernel of this same call, else everything, since it was some kernel of the engine.
-static void list_buffers(const dw__problem *problem, const workspace *space, bool first, buffers *all) {
-  const dw_args *args = &problem->args;
-  unsigned before = first ? DW_HOST_BUFFER_PREVIOUS_GRID : 0;
-  size_t batch = (size_t)args->batch;
-  add(all, args->q, problem->q_bytes, before);
-  add(all, args->out, problem->out_bytes, before | DW_HOST_BUFFER_WRITE);
-  add(all, args->lse, problem->lse_bytes, before | DW_HOST_BUFFER_WRITE);
-  add(all, args->kv, problem->kv_bytes, before);
-  add(all, args->qo_indptr, (batch + 1) * sizeof(int32_t), before);
-  add(all, args->kv_len, batch * sizeof(int32_t), before);
-  add(all, args->kv_indptr, (batch + 1) * sizeof(int32_t), before);
-  add(all, args->kv_indices, problem->index_bytes, before);
-  add(all, args->draft_slots, problem->draft_slots_bytes, before);
-  add(all, args->block_table, problem->table_bytes, before);
-  add(all, args->mask, problem->mask_bytes, before);
-  add(all, space->start, space->size, DW_HOST_BUFFER_WRITE | DW_HOST_BUFFER_PREVIOUS_GRID);
-}
+// What a kernel of a call does in the workspace, which holds the partial results and then the packed mask.
+typedef enum stage { PACK, ATTEND, MERGE } stage;
 
 typedef struct call {
   const dw__host_kernel *kernel;
+  const dw__plan *plan;
   const dw__problem *problem;
   const workspace *space;
   dw_host_order order;
@@ -152,9 +136,32 @@ typedef struct call {
   dw_host_report report;
 } call;
 
-static dw_status launch(call *now, const dw__plan_kernel *planned, const dw_params *params, dw_error *error) {
+// Everything a kernel may touch. Of a dependent launch, what the grid before it writes is marked: the partial results where
+// that was a kernel of this same call, else everything, since it was some kernel of the engine.
+static void list_buffers(const call *now, stage at, buffers *all) {
+  const dw__problem *problem = now->problem;
+  const dw_args *args = &problem->args;
+  const unsigned write = DW_HOST_BUFFER_WRITE, previous = DW_HOST_BUFFER_PREVIOUS_GRID;
+  unsigned before = now->launched ? 0 : previous;
+  size_t batch = (size_t)args->batch, partial = now->plan->partial_bytes + now->plan->lse_bytes;
+  add(all, args->q, problem->q_bytes, before);
+  add(all, args->out, problem->out_bytes, before | write);
+  add(all, args->lse, problem->lse_bytes, before | write);
+  add(all, args->kv, problem->kv_bytes, before);
+  add(all, args->qo_indptr, (batch + 1) * sizeof(int32_t), before);
+  add(all, args->kv_len, batch * sizeof(int32_t), before);
+  add(all, args->kv_indptr, (batch + 1) * sizeof(int32_t), before);
+  add(all, args->kv_indices, problem->index_bytes, before);
+  add(all, args->draft_slots, problem->draft_slots_bytes, before);
+  add(all, args->block_table, problem->table_bytes, before);
+  add(all, args->mask, problem->mask_bytes, before);
+  add(all, now->space->start, partial, at == ATTEND ? before | write : previous);
+  add(all, now->space->start + partial, now->space->size - partial, at == PACK ? before | write : previous);
+}
+
+static dw_status launch(call *now, const dw__plan_kernel *planned, stage at, const dw_params *params, dw_error *error) {
   buffers all = {.count = 0};
-  list_buffers(now->problem, now->space, now->launched == 0, &all);
+  list_buffers(now, at, &all);
   dw_host_launch host = {
     .size = sizeof host,
     .entry = dw_host_module_entry(now->kernel->module, planned->entry),
@@ -177,21 +184,23 @@ static dw_status launch(call *now, const dw__plan_kernel *planned, const dw_para
   return dw_host_run(&host, &now->report) ? fail(error, DW_HOST_EXECUTION, planned->entry, &now->report) : DW_OK;
 }
 
-static dw_status launch_all(call *now, const dw_bounds *bounds, const dw__plan *plan, const dw_args *args, dw_error *error) {
+static dw_status launch_all(call *now, const dw_bounds *bounds, const dw_args *args, dw_error *error) {
   dw_params params, pack;
   const dw__host_kernel *kernel = now->kernel;
+  const dw__plan *plan = now->plan;
   dw__plan_params(&kernel->shape, &kernel->variant, bounds, plan, args, &params, &pack);
-  dw_status status = params.mask != args->mask ? launch(now, &plan->pack, &pack, error) : DW_OK;
-  for (int i = 0; i < plan->count && !status; i++) status = launch(now, &plan->kernels[i], &params, error);
+  dw_status status = params.mask != args->mask ? launch(now, &plan->pack, PACK, &pack, error) : DW_OK;
+  for (int i = 0; i < plan->count && !status; i++) status = launch(now, &plan->kernels[i], i ? MERGE : ATTEND, &params, error);
   return status;
 }
 
-static dw_status run_in(call *now, const dw_bounds *bounds, const dw__plan *plan, const workspace *space, dw_error *error) {
+static dw_status run_in(call *now, const dw_bounds *bounds, dw_error *error) {
+  const workspace *space = now->space;
   dw_args args = now->problem->args;
   args.workspace = space->start;
   args.workspace_size = space->size;
-  dw_status status = dw__args_check(&now->kernel->shape, bounds, plan, &args, error);
-  if (!status) status = launch_all(now, bounds, plan, &args, error);
+  dw_status status = dw__args_check(&now->kernel->shape, bounds, now->plan, &args, error);
+  if (!status) status = launch_all(now, bounds, &args, error);
   return status ? status : workspace_check(space, error);
 }
 
@@ -203,9 +212,9 @@ dw_status dw__host_kernel_run(const dw__host_kernel *kernel, const dw_bounds *bo
   if (status) return status;
   call *now = dw__calloc(1, sizeof *now);
   if (now && workspace_make(&space, plan.workspace_bytes)) {
-    *now = (call){.kernel = kernel, .problem = problem, .space = &space, .order = order, .seed = seed};
+    *now = (call){.kernel = kernel, .plan = &plan, .problem = problem, .space = &space, .order = order, .seed = seed};
     dw__problem_poison(problem);
-    status = run_in(now, bounds, &plan, &space, error);
+    status = run_in(now, bounds, error);
     dw__release(space.memory);
   } else {
     status = dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
