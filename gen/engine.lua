@@ -251,7 +251,11 @@ local environment = setmetatable({}, {
 })
 
 local template, message = load(translate_all(), "@" .. file, "t", environment)
-if not template then error(message, 0) end
+if not template then
+  -- What Lua did not expect is our own `;do` where a text line meets an unfinished statement.
+  local line = tonumber(message:match("^[^:]*:(%d+): "))
+  error(message .. (line and holes[line] and " (a text line; is the code line before it complete?)" or ""), 0)
+end
 
 return function()
   template()

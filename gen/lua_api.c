@@ -11,7 +11,7 @@ dw_status dw__lua_open(dw__lua *lua, dw_error *error) {
   (void)error;
   *lua = (dw__lua){
 #define X(member, symbol) .member = symbol,
-      DW__LUA_MAP(X)
+    DW__LUA_MAP(X)
 #undef X
   };
   return DW_OK;
@@ -41,7 +41,7 @@ static const struct {
   size_t offset;
 } entries[] = {
 #define X(member, symbol) {#symbol, offsetof(dw__lua, member)},
-    DW__LUA_MAP(X)
+  DW__LUA_MAP(X)
 #undef X
 };
 
@@ -67,10 +67,8 @@ static bool load(dw__lua *lua, const char *name, dw__buf *why) {
   int version = missing ? 0 : (int)lua->version(NULL);
   if (version == LUA_VERSION_NUM) return true;
   dw__buf_printf(why, "%s%s: not Lua 5.4: ", why->size ? "; " : "", name);
-  if (missing)
-    dw__buf_printf(why, "it lacks %s", missing);
-  else
-    dw__buf_printf(why, "it says version %d", version);
+  if (missing) dw__buf_printf(why, "it lacks %s", missing);
+  else dw__buf_printf(why, "it says version %d", version);
   dw__lua_close(lua);
   return false;
 }

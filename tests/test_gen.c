@@ -262,7 +262,7 @@ static void errors_of_code(void **state) {
   check_fails("a\n@ local a = = 1\n", ":2: unexpected symbol near '='");
   check_fails("a\n@ if true then\nb\n", ":3: 'end' expected");
   check_fails("a\n@ end\nb\n", ":2: <eof> expected near 'end'");
-  check_fails("@ local a =\ntext\n", ":2: unexpected symbol near ';'");
+  check_fails("@ local a =\ntext\n", ":2: unexpected symbol near ';' (a text line; is the code line before it complete?)");
   check_fails("@ while true\ntext\n@ end\n", ":2: 'do' expected near ';'");
   check_fails("@ local t = {\ntext\n@ }\n", ":2: ");
   check_fails("@ local t = { 1\ntext\n@ }\n", ":2: unexpected symbol near 'do'");
