@@ -82,7 +82,7 @@ extern "C" __attribute__((visibility("default"), weak)) int dw_host_bind(const d
 #define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-#define DEV static inline __attribute__((unused))
+#define DEV __device__ __forceinline__
 
 #define threadIdx (dw_host_table->place()->thread)
 #define blockIdx (dw_host_table->place()->block)

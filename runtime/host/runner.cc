@@ -2191,9 +2191,10 @@ dw_host_status open_module(dw_host_module **module, const char *source, size_t n
   for (const std::string &compiler : compilers) {
     std::vector<std::string> words = split(compiler.c_str());
     if (words.empty()) continue;
-    // No strict aliasing, as nvcc: kernels look at registers as other types.
+    // No strict aliasing, as nvcc: kernels look at registers as other types. The module keeps to its own functions, whatever
+    // another one or the program calls by the same name.
     for (const char *flag : {"-std=c++20", "-O1", "-g0", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off",
-                             "-Wno-unknown-pragmas"}) {
+                             "-fvisibility-inlines-hidden", "-Wl,-Bsymbolic", "-Wno-unknown-pragmas"}) {
       words.push_back(flag);
     }
     if (o.sanitize) {
