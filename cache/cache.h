@@ -1,8 +1,8 @@
 // Keys and bytes. Knows nothing of templates, compilers or drivers.
 //
-// Two keys. The request key names what was asked (canonical shape + variant + template digest + ABI number + compile target) and
-// needs no compiler; the build key names what was compiled (source bytes, ordered options, target, NVRTC version and build id).
-// man/ maps request -> build, obj/ holds the entries. See ARCHITECTURE.md for the directory.
+// Two keys. The request key names what was asked (canonical shape + variant + template digest + ABI number + compile target)
+// and needs no compiler; the build key names what was compiled (source bytes, ordered options, target, NVRTC version and build
+// id). man/ maps request -> build, obj/ holds the entries. See ARCHITECTURE.md for the directory.
 #ifndef DRAFTWOOD_CACHE_H
 #define DRAFTWOOD_CACHE_H
 
@@ -42,7 +42,8 @@ typedef struct dw__cache dw__cache;
 typedef void (*dw__warn_fn)(void *user, const char *message);
 
 // directory: NULL = the default rules (DRAFTWOOD_CACHE_DIR, XDG_CACHE_HOME/draftwood, HOME/.cache/draftwood), "" = memory only.
-// Never fails for want of a directory: it then keeps entries in memory and warns once with the reason.
+// Empty variables count as unset, the last two must be absolute. Never fails for want of a directory, or of one that
+// nobody else can write: it then keeps entries in memory and warns once with the reason. The first publish creates it.
 dw_status dw__cache_open(const char *directory, dw__warn_fn warn, void *user, dw__cache **cache, dw_error *error);
 void dw__cache_close(dw__cache *cache);
 // The directory in use, or NULL with the reason in *why when memory only.
@@ -50,7 +51,7 @@ const char *dw__cache_directory(const dw__cache *cache, const char **why);
 
 // DW_OK with a copy of the entry (free with dw__entry_free), or DW_NOT_FOUND. A damaged entry is DW_NOT_FOUND and is counted.
 dw_status dw__cache_find(dw__cache *cache, const dw__digest *request, dw__entry *entry, dw_error *error);
-// Finds by build key (another request may have produced the same source).
+// Finds by build key (another request may have produced the same source). entry->request stays zero: publish with yours.
 dw_status dw__cache_find_build(dw__cache *cache, const dw__digest *build, dw__entry *entry, dw_error *error);
 // Publishes atomically. A failure to write is a counter and one warning, never an error; only out of memory is returned.
 dw_status dw__cache_publish(dw__cache *cache, const dw__entry *entry, dw_error *error);
@@ -61,7 +62,8 @@ typedef struct dw__cache_stats {
 } dw__cache_stats;
 void dw__cache_counters(dw__cache *cache, dw__cache_stats *stats);
 
-// Calls visit for every entry on disk, sorted by file name; entry->cubin may be NULL if !with_cubin. visit returns false to stop.
+// Calls visit for every entry on disk, sorted by file name; entry->cubin is NULL if !with_cubin. visit returns false to stop.
+// entry->request is the lowest request key that leads there, zero if none does.
 // path: the entry's file. damaged: NULL, or why the file cannot be read (entry then has only what its name says).
 typedef bool (*dw__cache_visit)(void *user, const char *path, uint64_t file_size, const dw__entry *entry, const char *damaged);
 dw_status dw__cache_scan(dw__cache *cache, bool with_cubin, dw__cache_visit visit, void *user, dw_error *error);
