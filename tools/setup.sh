@@ -53,21 +53,22 @@ pip_install() {
 # Prints the folder of an installed toolkit's NVRTC, 12.9 or newer; fails if there is none. The version stands in the name of
 # the builtins file beside the library.
 toolkit_nvrtc() {
-  local folder file version major minor
-  {
+  local folders folder file major minor
+  mapfile -t folders < <(
     printf '%s\n' ${CUDA_HOME:+"$CUDA_HOME"/lib64 "$CUDA_HOME"/lib} /usr/local/cuda/lib64 /usr/local/cuda-*/lib64
     { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | sed -n 's|.*=> \(.*\)/libnvrtc\.so\.1[23]$|\1|p'
-  } | while read -r folder; do
+  )
+  for folder in "${folders[@]}"; do
     for file in "$folder"/libnvrtc-builtins.so.1[23].*; do
-      version=$(sed -nE 's|.*\.so\.([0-9]+)\.([0-9]+)$|\1 \2|p' <<<"$file")
-      read -r major minor <<<"$version" || continue
-      [ -e "$folder/libnvrtc.so.$major" ] || continue
+      [[ $file =~ \.so\.([0-9]+)\.([0-9]+)$ && -e $folder/libnvrtc.so.${BASH_REMATCH[1]} ]] || continue
+      major=${BASH_REMATCH[1]} minor=${BASH_REMATCH[2]}
       if ((major > 12 || minor >= 9)); then
         printf '%s\n' "$folder"
         return 0
       fi
     done
-  done | grep -m 1 .
+  done
+  return 1
 }
 
 # set_up_nvrtc auto|toolkit|pypi: leaves the folder in DRAFTWOOD_NVRTC, where the library looks first.
