@@ -628,6 +628,25 @@ static void what_must_not_matter_is_poison(void **state) {
   }
 }
 
+static void pool_has_both_infinities_and_an_unused_start(void **state) {
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    dw__problem_spec spec = usual();
+    spec.shape.kv = i & 1 ? DW_F16 : DW_BF16;
+    spec.shape.page = 16;
+    spec.addressing = i & 2 ? DW_BLOCK_TABLE : DW_CSR;
+    dw__problem *p = made(&spec);
+    int kinds[3] = {0};
+    for (int j = 0; j < 16 * 48; j++) {
+      double value = value_of(spec.shape.kv, ((const uint16_t *)p->args.kv)[j]);
+      assert_false(isfinite(value));
+      kinds[isnan(value) ? 0 : value > 0 ? 1 : 2]++;
+    }
+    for (int j = 0; j < 3; j++) assert_true(kinds[j] > 0);
+    dw__problem_free(p);
+  }
+}
+
 static void table_and_mask_tails_are_garbage(void **state) {
   (void)state;
   dw__problem_spec spec = usual();
@@ -746,6 +765,27 @@ static void right_result_passes(void **state) {
     assert_true(c.total_relative <= c.worst.relative);
     dw__problem_free(problem);
   }
+}
+
+// Bits of the neighbours count as close, also where they have the other sign.
+static void units_in_the_last_place_are_counted(void **state) {
+  (void)state;
+  dw_error e;
+  dw__problem *problem = answered(false, DW_BF16);
+  double each = 1.0 / (21 * 3 * 32);
+  uint16_t *element = (uint16_t *)(void *)result(problem, 0, 0, 0), rounded = *element;
+  for (int apart = -3; apart <= 3; apart++) {
+    *element = (uint16_t)(rounded + apart);
+    dw__comparison c;
+    dw__problem_compare(problem, &c, NULL);
+    assert_near(c.ulp_share, abs(apart) <= 1 ? 1 : 1 - each, 1e-12);
+  }
+  *element = rounded;
+  int dead = 0;
+  while (((const int *)problem->args.mask)[dead] != -2) dead++;
+  dw__from_float(DW_BF16, -0.0, result(problem, dead, 0, 0));
+  assert_true(compared(problem, DW_OK, &e).ulp_share == 1);
+  dw__problem_free(problem);
 }
 
 static void nothing_written_fails_everywhere(void **state) {
@@ -886,6 +926,7 @@ static void plain_result_is_within_its_bound(void **state) {
     dw_error e;
     dw__comparison c = compared(problem, DW_OK, &e);
     assert_near(c.total_relative, error, 1e-9);
+    assert_near(c.worst.bound, fmax(1.5 * c.worst.relative, 3e-3), 1e-9);
     assert_true(c.worst.lse < 1e-4);
     free(out);
     free(lse);
@@ -1043,9 +1084,11 @@ int main(void) {
     cmocka_unit_test(empty_problems_work),
     cmocka_unit_test(wide_trees_work),
     cmocka_unit_test(what_must_not_matter_is_poison),
+    cmocka_unit_test(pool_has_both_infinities_and_an_unused_start),
     cmocka_unit_test(table_and_mask_tails_are_garbage),
     cmocka_unit_test(arrays_end_at_a_guard_page),
     cmocka_unit_test(right_result_passes),
+    cmocka_unit_test(units_in_the_last_place_are_counted),
     cmocka_unit_test(nothing_written_fails_everywhere),
     cmocka_unit_test(wrong_element_is_found_and_named),
     cmocka_unit_test(nan_is_found_and_named),
