@@ -23,7 +23,7 @@ dw__guarded *dw__guard_make(dw__guarded **list, size_t size) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (size + page - 1) / page * page;
   dw__guarded *array = dw__alloc(sizeof *array);
   if (!array) return NULL;
-  void *map = mmap(NULL, used + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *map = mmap(NULL, used + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED || mprotect((char *)map + used, page, PROT_NONE)) {
     if (map != MAP_FAILED) munmap(map, used + page);
     dw__release(array);

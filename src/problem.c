@@ -336,8 +336,8 @@ static void make_csr(maker *make, uint16_t *kv) {
 }
 
 static void make_kv(maker *make) {
+  uint16_t *kv = make_pool(make);  // first: where it is too large for the machine, nothing else was begun
   make_units(make);
-  uint16_t *kv = make_pool(make);
   if (!make->failed && make->problem->spec.addressing == DW_CSR) make_csr(make, kv);
   if (!make->failed && make->problem->spec.addressing == DW_BLOCK_TABLE) make_table(make, kv);
   dw__release(make->units);

@@ -1024,6 +1024,11 @@ static void oracle_refuses_bad_arguments(void **state) {
   p->args.table_columns--;
   assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
   assert_string_equal(e.field, "kv_len[0]");
+  dw_shape gqa;
+  dw_preset_shape("qwen3-8b", &gqa, NULL);
+  assert_int_equal(dw__oracle_exact(&gqa, &p->args, 1, p->out64, p->lse64, &e), DW_NOT_APPLICABLE);
+  p->args.batch = -1;
+  assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
   dw__problem_free(p);
 }
 
