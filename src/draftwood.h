@@ -263,6 +263,8 @@ typedef struct dw_args {
   const void *mask;             // NULL for DW_MASK_NONE
   int64_t mask_row_stride;      // BITS: words a row; 0: ceil(width / 32)
   float softmax_scale;          // multiplies q . k, e.g. 1 / sqrt(192)
+  int overlap_prologue;         // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
+                                // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
   void *workspace;              // dw_workspace_size bytes
   size_t workspace_size;
 } dw_args;

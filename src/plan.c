@@ -33,11 +33,6 @@ static dw_status check_bounds(const dw_shape *shape, const dw_bounds *bounds, dw
   return DW_OK;
 }
 
-// Partial results live in the workspace: [partials][lse][packed mask], each 256-byte aligned.
-static size_t partial_slots(const dw_bounds *bounds, const dw_plan_slots *slots) {
-  return bounds->split_tokens ? (size_t)bounds->batch * slots->slots : (size_t)slots->slots;
-}
-
 static void add_combine(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan) {
   const long long units = (long long)max_rows(shape) * shape->head_dim_v;
   dw__plan_kernel *k = &plan->kernels[plan->count++];
@@ -52,9 +47,10 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
   if (s != DW_OK) return s;
   const int rows = max_rows(shape);
-  dw_plan_slots slots = dw__rule_slots(shape, variant, bounds);
-  plan->groups = slots.groups;
-  plan->slots = slots.slots;
+  const dw_split split = dw__rule_split(shape, variant, bounds);
+  plan->groups = split.groups;
+  plan->ranges = split.ranges;
+  plan->all_ranges = split.ranges * bounds->batch;
   dw__plan_kernel *main = &plan->kernels[plan->count++];
   *main = (dw__plan_kernel){.entry = "dw_verify", .block = 128, .dynamic_shared = dw_shared_bytes(shape, variant)};
   if (variant->family == DW_REFERENCE) {
@@ -63,16 +59,17 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
     main->grid[2] = 1;
     return DW_OK;
   }
-  main->grid[0] = (unsigned)slots.groups;
-  main->grid[1] = (unsigned)slots.slots;
-  main->grid[2] = bounds->split_tokens ? (unsigned)bounds->batch : 1;
+  main->grid[0] = (unsigned)split.groups;
+  main->grid[1] = (unsigned)split.ranges;
+  main->grid[2] = (unsigned)bounds->batch;
   main->block = variant->family == DW_ROWSPLIT ? 512 : 128;
-  plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 2 <= bounds->sm_count;
+  plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
   add_combine(shape, variant, bounds, plan);
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
   plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)ceil_div(words, 128), 1, 1}, .block = 128};
 
-  const size_t partial_rows = partial_slots(bounds, &slots) * (size_t)rows;
+  // Workspace: [partials][their lse][packed mask], each 256-byte aligned.
+  const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
   plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_ROWSPLIT ? 2 : 4), 256);
   plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
   plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + align_up((size_t)words * 4, 256);
@@ -113,7 +110,8 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->total_q = a->total_q ? a->total_q : a->batch * p->width;
   p->rows = max_rows(shape);
   p->groups = plan->groups;
-  p->slots = plan->slots;
+  p->ranges = plan->ranges;
+  p->all_ranges = plan->all_ranges;
   p->split_tokens = bounds->split_tokens;
   p->split_mode = bounds->split_tokens ? DW_P_SPLIT_FIXED : DW_P_SPLIT_AUTO;
   p->addressing = a->addressing == DW_CSR ? DW_P_CSR : DW_P_BLOCK_TABLE;
@@ -123,6 +121,7 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
                  : a->mask_kind == DW_MASK_PARENTS ? DW_P_MASK_PARENTS
                                                    : DW_P_MASK_BITS;
   p->out_dtype = shape->out;
+  p->dependent = a->overlap_prologue && a->mask_kind != DW_MASK_PARENTS;
   p->early_launch = plan->early_launch;
   if (variant->family == DW_REFERENCE) return;
 

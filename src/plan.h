@@ -19,7 +19,7 @@ typedef struct dw__plan_kernel {
 } dw__plan_kernel;
 
 typedef struct dw__plan {
-  int groups, slots;  // see dw_params
+  int groups, ranges, all_ranges;  // see dw_params
   size_t partial_bytes, lse_bytes, workspace_bytes;  // workspace: partials, their lse, the packed mask
   int early_launch;
   int count;          // kernels of a call, in launch order, for masks that need no packing

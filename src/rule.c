@@ -138,13 +138,13 @@ static int choose_ranges(const load *l, const dw_bounds *bounds, int groups) {
   return ranges;
 }
 
-dw_plan_slots dw__rule_slots(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds) {
-  dw_plan_slots s = {.groups = choose_groups(shape, variant), .slots = 1};
+dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds) {
+  dw_split s = {.groups = choose_groups(shape, variant), .ranges = 1};
   if (variant->family == DW_REFERENCE) return s;
   const load l = load_of(shape, bounds);
-  if (bounds->split_tokens) s.slots = ceil_div(bounds->kv_len, bounds->split_tokens);
-  else if (variant->family == DW_SPLIT) s.slots = bounds->batch * least(8, most(1, l.tiles));
-  else s.slots = bounds->batch * choose_ranges(&l, bounds, s.groups);
+  if (bounds->split_tokens) s.ranges = ceil_div(bounds->kv_len, bounds->split_tokens);
+  else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
+  else s.ranges = choose_ranges(&l, bounds, s.groups);
   return s;
 }
 
@@ -176,8 +176,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
   dw_error ignored = {0};
   if (dw_variant_applicable(shape, &v, &ignored) == DW_OK) {
-    const dw_plan_slots slots = dw__rule_slots(shape, &v, &bounds);
-    choose_combine(&l, &bounds, bounds.split_tokens ? slots.slots : ceil_div(slots.slots, bounds.batch), &v);
+    choose_combine(&l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   } else {
     v = (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
                      .combine_splits = 8};

@@ -4,12 +4,12 @@
 
 #include "core.h"
 
-typedef struct dw_plan_slots {
+typedef struct dw_split {
   int groups;  // row groups: CTAs that share a KV range
-  int slots;   // AUTO: KV ranges of the whole batch; FIXED: of a request
-} dw_plan_slots;
+  int ranges;  // KV ranges of a request. AUTO: where all are equally long, FIXED: of the longest
+} dw_split;
 
 // bounds->sm_count must be set.
-dw_plan_slots dw__rule_slots(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds);
+dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds);
 
 #endif

@@ -33,17 +33,28 @@ DEV float weight_of(float lse, float max) { return lse == MINUS_INF ? 0.f : exp2
 DEV float inverse(float sum) { return sum > 0.f ? 1.f / sum : 0.f; }
 DEV float merged_lse(float max, float sum) { return sum > 0.f ? max + log2_approx(sum) : MINUS_INF; }
 
+// All that needs no partial result, then the wait for them. False past the end of the batch.
+DEV bool combine_begin(const dw_params &p, Request &r, Share &share) {
+  const bool real = (int)blockIdx.y < p.batch;
+  if (real) {
+    r = load_request(p, blockIdx.y);
+    share = find_share(p, r);
+  }
+  grid_dependents_launch();
+  grid_dependency_wait();
+  return real;
+}
+
 // FEW: a thread has eight elements of a row and walks all ranges. grid (ceil(rows x V / 8 / 128), batch), 128 threads.
 constexpr int SLICES = V / 8;  // of a row
 template <int RANGES>          // loaded together
 DEV void combine_few(const dw_params &p) {
   const int unit = blockIdx.x * 128 + threadIdx.x;
   const int row = unit / SLICES, d = unit % SLICES * 8;
-  const Request r = load_request(p, blockIdx.y);
-  const Share share = find_share(p, r);
-  grid_dependents_launch();
-  grid_dependency_wait();
-  if (row >= r.rows()) return;
+  Request r;
+  Share share;
+  const bool real = combine_begin(p, r, share);
+  if (!real || row >= r.rows()) return;
   const s64 first = (s64)share.first_slot * p.rows + row;
   float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   for (int s0 = 0; s0 < share.ranges; s0 += RANGES) {
@@ -84,11 +95,10 @@ template <int RANGES>                  // a group loads together
 DEV void combine_many(const dw_params &p) {
   const int row = blockIdx.x / QUARTERS, quarter = blockIdx.x % QUARTERS;
   const u32 lane = lane_id(), group = threadIdx.x >> 4, d = quarter * 128 + (threadIdx.x & 15) * 8;
-  const Request r = load_request(p, blockIdx.y);
-  const Share share = find_share(p, r);
-  grid_dependents_launch();
-  grid_dependency_wait();
-  if (row >= r.rows()) return;
+  Request r;
+  Share share;
+  const bool real = combine_begin(p, r, share);
+  if (!real || row >= r.rows()) return;
   const s64 first = (s64)share.first_slot * p.rows + row;
   float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   constexpr int EACH = (RANGES * 8 + 31) / 32;  // log-sum-exps a lane looks at for the maximum and the sum

@@ -19,8 +19,8 @@ typedef struct dw_params {
   const void *draft_slots; // CSR with prefix-only lengths: [total_q] slots of the drafts, same width as kv_indices
   const int *block_table;  // block table: [batch, max pages]
   const void *mask;        // PARENTS int32 [total_q]; BITS uint32 [total_q, mask_row_stride]
-  void *partial;           // workspace: [slots, rows, v] partial outputs
-  float *partial_lse;      // workspace: [slots, rows], base 2
+  void *partial;           // workspace: [KV ranges, rows, v] partial outputs
+  float *partial_lse;      // workspace: [KV ranges, rows], base 2
   unsigned *report;        // checked builds: counts of bad rows by kind, else null
   long long q_row_stride, q_head_stride;
   long long out_row_stride, out_head_stride;
@@ -35,7 +35,8 @@ typedef struct dw_params {
   int width;               // rows a request where qo_indptr is null; also the bound on a request's rows
   int rows;                // bound on rows x heads of one request: the row stride of the partials
   int groups;              // row groups: CTAs that share one KV range
-  int slots;               // AUTO: KV ranges in flight a row group; FIXED: ranges a request (grid size)
+  int ranges;              // KV ranges of a request: AUTO: where all are equally long, FIXED: at most (grid size)
+  int all_ranges;          // AUTO: of the whole batch; partial results have a slot each
   int split_tokens;        // FIXED: tokens a range
   int addressing;          // DW_P_CSR or DW_P_BLOCK_TABLE
   int index64;             // kv_indices and draft_slots are int64
@@ -45,6 +46,7 @@ typedef struct dw_params {
   int out_dtype;           // as dw_dtype
   int table_columns;       // block table: pages a row may name; CSR: entries in kv_indices (0: unknown)
   int pool_pages;          // checked builds: pages in the pool (0: unknown)
+  int dependent;           // launched as a dependent kernel: q, KV and the mask may be read only after grid_dependency_wait
   int early_launch;        // let the dependent kernel start at once (grids that leave much of the chip idle)
 } dw_params;
 

@@ -14,6 +14,7 @@ DEV bool sees_draft(const dw_params &p, const Request &r, int node, int draft) {
 
 extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constant__ dw_params p) {
   grid_dependency_wait();
+  if ((int)blockIdx.y >= p.batch) return;
   const Request r = load_request(p, blockIdx.y);
   const int index = blockIdx.x * 4 + warp_id();
   if (index >= r.rows()) return;

@@ -7,7 +7,7 @@
 // Products are transposed: tokens (scores) or V dimensions (output) are the 16 rows of an mma, query rows its 8 columns, so that
 // 72 rows are nine tiles with no padding. Q stays in registers as B fragments for the whole kernel. See ARCHITECTURE.md.
 //
-// grid (row groups, slots, FIXED: batch), 512 threads.
+// grid (row groups, KV ranges, batch), 512 threads.
 #pragma once
 
 // ---- layout ---------------------------------------------------------------------------------------------------
@@ -59,6 +59,7 @@ static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives 
 // Named barriers; 0 is the whole CTA's.
 constexpr u32 NAMED_FINAL = 1;    // softmax and output warps: sums are final, the ring is free
 constexpr u32 NAMED_POISON = 2;   // softmax warps
+constexpr u32 NAMED_LOADERS = 3;  // loader warps: the mbarriers are ready
 
 // The k-th use of slot (or buffer) i completes phase k: waiters look at its parity.
 DEV int ring_slot(int tile) { return tile % SLOTS; }
@@ -76,6 +77,23 @@ struct Cta {
 };
 
 DEV int tile_token(const Cta &c, int tile) { return (c.tiles.first + tile * c.tiles.stride) * TILE; }
+
+// ---- barriers -------------------------------------------------------------------------------------------------
+DEV void init_barriers(smem_addr shared) {  // one lane each
+  const int i = lane_id();
+  if (i >= 2 * SLOTS + 6) return;
+  // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
+  const int at = BARRIERS + i * 8;
+  const u32 count = at < BAR_EMPTY           ? LOADERS
+                    : at < BAR_WEIGHTS_FULL  ? OUTPUT_THREADS
+                    : at < BAR_WEIGHTS_EMPTY ? SOFTMAX_WARPS * 32
+                    : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
+                    : at < BAR_SCORES_EMPTY  ? SCORE_WARPS * 32
+                                             : SOFTMAX_WARPS * 32;
+  mbarrier_init(shared + BARRIERS + i * 8, count);
+  fence_mbarrier_init();
+  fence_proxy_async();
+}
 
 // ---- loader: table entries -> one bulk copy per token ---------------------------------------------------------
 // A loader warp owns TILE / LOADERS tokens of every tile. Its lanes hold the table entries of the next ENTRY_TILES tiles, one
@@ -98,11 +116,22 @@ DEV int loader_entries(const dw_params &p, const Request &r, const Loader &l, co
   const int t = loader_lane_token(l, tiles, tile0);
   return p.addressing == DW_P_BLOCK_TABLE || t < r.total ? kv_entry(p, r, t) : 0;
 }
-// The first entries. A dependent load costs about 0.5 us at kernel start, so nothing here waits for a length (block table).
+// The first entries, asked for before anything is known of the lengths (block table): a load that waits for another costs 0.5 us
+// at kernel start.
 DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, Loader &l) {
   l.entries = loader_entries(p, r, l, tiles, 0);
   l.safe_token = tiles.first * TILE;
   l.safe_entry = p.addressing == DW_P_BLOCK_TABLE || l.safe_token < r.total ? kv_entry(p, r, l.safe_token) : 0;
+}
+// Starts the ring as soon as its own loads allow, ahead of the other roles, who meet the mbarriers at the CTA's barrier.
+DEV void loader_begin(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
+  if (warp_id() == FIRST_LOADER_WARP) init_barriers(c.shared);
+  barrier_sync(NAMED_LOADERS, LOADERS * 32);
+  barrier_arrive(0, THREADS);
+  const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
+  if (p.addressing != DW_P_BLOCK_TABLE || !guessed) loader_start(p, c.request, c.tiles, l);
+  l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
+  if (p.dependent) grid_dependency_wait();
 }
 DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile) {
   const int lane = lane_id(), slot = ring_slot(tile);
@@ -552,22 +581,6 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
-DEV void init_barriers(smem_addr shared) {  // one lane each
-  const int i = lane_id();
-  if (i >= 2 * SLOTS + 6) return;
-  // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
-  const int at = BARRIERS + i * 8;
-  const u32 count = at < BAR_EMPTY           ? LOADERS
-                    : at < BAR_WEIGHTS_FULL  ? OUTPUT_THREADS
-                    : at < BAR_WEIGHTS_EMPTY ? SOFTMAX_WARPS * 32
-                    : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
-                    : at < BAR_SCORES_EMPTY  ? SCORE_WARPS * 32
-                                             : SOFTMAX_WARPS * 32;
-  mbarrier_init(shared + BARRIERS + i * 8, count);
-  fence_mbarrier_init();
-  fence_proxy_async();
-}
-
 // The row tiles of a request, spread over its groups as evenly as they go: `tiles` of group `g`, starting at tile *first.
 DEV int group_tiles(int tiles, int groups, int g, int *first) {
   const int each = tiles / groups, more = tiles % groups;
@@ -575,73 +588,61 @@ DEV int group_tiles(int tiles, int groups, int g, int *first) {
   return each + (g < more);
 }
 
-// The whole CTA's barrier: mbarriers are ready for all roles. Then results of earlier kernels may be read.
-DEV void prologue_end() {
+// The loaders have made the mbarriers ready and run ahead; then results of earlier kernels may be read.
+DEV void role_begin(const dw_params &p) {
   barrier_sync(0, THREADS);
-  grid_dependency_wait();
+  if (p.dependent) grid_dependency_wait();
 }
 
 template <int NT>
-DEV void run_cta(const dw_params &p, Cta &c, Loader &l) {
+DEV void run_cta(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
   if (warp_id() < SCORE_WARPS) {
     if (SETMAXNREG) registers_inc<160>();
     Query<NT> q;
-    grid_dependency_wait();
+    if (p.dependent) grid_dependency_wait();
     query_request<NT>(p, c, q);
     barrier_sync(0, THREADS);
     query_fragments<NT>(q);
     score_loop<NT>(c, q);
   } else if (warp_id() < FIRST_SOFTMAX_WARP) {
     if (SETMAXNREG) registers_inc<224>();
-    prologue_end();
+    if (WIDE_OUTPUT) loader_begin(p, c, guess, l);
+    else role_begin(p);
     output_role<NT>(p, c, l);
   } else if (warp_id() < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
     if (SETMAXNREG) registers_dec<72>();
-    if (warp_id() == FIRST_SOFTMAX_WARP) {
-      init_barriers(c.shared);
-      if (lane_id() < SOFTMAX_WARPS) sts_u32(c.shared + POISON_FLAGS + lane_id() * 4, 0);
-    }
-    prologue_end();
+    if (lane_id() == 0) sts_u32(c.shared + POISON_FLAGS + (warp_id() - FIRST_SOFTMAX_WARP) * 4, 0);
+    role_begin(p);
     softmax_loop<NT>(p, c);
   } else {
     if (SETMAXNREG) registers_dec<48>();
-    prologue_end();
+    loader_begin(p, c, guess, l);
     loader_loop(p, c, l);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_constant__ dw_params p) {
   if (p.early_launch) grid_dependents_launch();
-  const bool loads = warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS;
-  const bool table = p.addressing == DW_P_BLOCK_TABLE;
   Cta c;
   Loader l;
   c.shared = smem_base();
-  l.first_token = (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS;
   const Work guess = guess_work(p);
-  if (loads && table && guess.request >= 0) {
+  if (warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS) {
+    l.first_token = (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS;
     c.request.index = guess.request;
-    loader_start(p, c.request, find_tiles(p, guess, 0), l);
+    if (p.addressing == DW_P_BLOCK_TABLE && guess.request >= 0) loader_start(p, c.request, find_tiles(p, guess, 0), l);
   }
   c.work = find_work(p, guess);
-  if (c.work.request < 0) {
-    grid_dependency_wait();
-    return;
+  int nt = 0;
+  if (c.work.request >= 0) {
+    c.request = load_request(p, c.work.request);
+    c.tiles = find_tiles(p, c.work, c.request.total);
+    nt = group_tiles((c.request.rows() + 7) / 8, gridDim.x, blockIdx.x, &c.first_row);
+    c.first_row *= 8;
+    c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
   }
-  c.request = load_request(p, c.work.request);
-  c.tiles = find_tiles(p, c.work, c.request.total);
-  const int nt = group_tiles((c.request.rows() + 7) / 8, gridDim.x, blockIdx.x, &c.first_row);
-  c.first_row *= 8;
-  c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
-  if (nt == 0) {
-    grid_dependency_wait();
-    return;
-  }
-  if (loads) {
-    const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
-    if (!table || !guessed) loader_start(p, c.request, c.tiles, l);
-    l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
-  }
-  if (nt == N_TILES) run_cta<N_TILES>(p, c, l);
-  else run_cta<(N_TILES > 1 ? N_TILES - 1 : 1)>(p, c, l);
+  // The kernel after the next relies on this one to have waited for the one before.
+  if (nt == 0) grid_dependency_wait();
+  else if (nt == N_TILES) run_cta<N_TILES>(p, c, guess, l);
+  else run_cta<(N_TILES > 1 ? N_TILES - 1 : 1)>(p, c, guess, l);
 }

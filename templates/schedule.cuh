@@ -1,8 +1,8 @@
 // Which KV range of which request a CTA works on. A range is a set of 16-token tiles: first, first + stride, ...
 //
-// AUTO: p.slots ranges in flight for the whole batch, handed out by length. Requests of equal length (in tiles) get equal shares;
-// else request b gets floor((slots - batch) x tiles_b / all tiles) + 1. Ranges of a request interleave its tiles, so the first
-// table entry depends on the block index alone.
+// AUTO: p.all_ranges ranges for the whole batch, handed out by length. Requests of equal length (in tiles) get p.ranges each; else
+// request b gets floor((all - batch) x tiles_b / all tiles) + 1. Ranges of a request interleave its tiles, so the first table
+// entry depends on the block index alone.
 // FIXED: ranges of p.split_tokens tokens each, whatever else is in the batch.
 #pragma once
 
@@ -44,13 +44,14 @@ DEV u32 warp_prefix_sum(u32 v, u32 lane) {  // inclusive
   return v;
 }
 
-// AUTO for a batch: walks the requests 32 at a time, all lanes together. Finds the owner of `slot` (request < 0), or the share of
-// `request`. `equal` is the answer for requests of equal length.
-DEV Work auto_share(const dw_params &p, const Work &equal, int slot, int request) {
+// The requests' shares where lengths differ, 32 requests at a time, all lanes together. Finds the owner of range `number` of the
+// batch (request < 0), or the share of `request`. `equal` is the answer if the lengths turn out to be equal.
+DEV Work auto_share(const dw_params &p, const Work &equal, int number, int request) {
   const u32 lane = lane_id();
   u32 all = 0;
-  bool ragged = false;
+  bool ragged = p.batch * p.ranges != p.all_ranges;  // a batch smaller than the bound shares all ranges too
   const int tiles0 = tiles_of(p, 0);
+#pragma unroll 1
   for (int b0 = 0; b0 < p.batch; b0 += 32) {
     const int tiles = b0 + (int)lane < p.batch ? tiles_of(p, b0 + lane) : 0;
     ragged |= vote_any(b0 + (int)lane < p.batch && tiles != tiles0);
@@ -60,18 +61,19 @@ DEV Work auto_share(const dw_params &p, const Work &equal, int slot, int request
   Work w;
   w.request = -1;
   int before = 0;
+#pragma unroll 1
   for (int b0 = 0; b0 < p.batch; b0 += 32) {
     const bool real = b0 + (int)lane < p.batch;
     const u32 tiles = real ? tiles_of(p, b0 + lane) : 0;
-    const u32 share = real ? (u32)(p.slots - p.batch) * tiles / all + 1 : 0;
+    const u32 share = !real ? 0 : all ? (u32)(p.all_ranges - p.batch) * tiles / all + 1 : 1;
     const u32 end = before + warp_prefix_sum(share, lane);
-    const u32 hit = vote_ballot(real && (request >= 0 ? b0 + (int)lane == request : slot < (int)end));
+    const u32 hit = vote_ballot(real && (request >= 0 ? b0 + (int)lane == request : number < (int)end));
     if (hit) {
       const u32 owner = lowest_bit(hit);
       w.request = b0 + owner;
       w.share.ranges = shuffle(share, owner);
       w.share.first_slot = shuffle(end, owner) - w.share.ranges;
-      w.range = slot - w.share.first_slot;
+      w.range = number - w.share.first_slot;
       return w;
     }
     before = shuffle(end, 31);
@@ -80,26 +82,22 @@ DEV Work auto_share(const dw_params &p, const Work &equal, int slot, int request
 }
 
 // Work of this CTA if no length had to be looked at: right in FIXED mode, for one request and for requests of equal length. Table
-// entries can be asked for on the strength of it.
+// entries can be asked for on the strength of it. grid (row groups, ranges, batch).
 DEV Work guess_work(const dw_params &p) {
-  if (p.split_mode == DW_P_SPLIT_FIXED)
-    return Work{(int)blockIdx.z, (int)blockIdx.y, Share{p.slots, (int)blockIdx.z * p.slots}};
-  if (p.batch == 1) return Work{0, (int)blockIdx.y, Share{p.slots, 0}};
-  const int each = p.slots / p.batch, request = blockIdx.y / each;
-  return Work{request < p.batch ? request : -1, (int)blockIdx.y - request * each, Share{each, request * each}};
+  const int request = blockIdx.z, range = blockIdx.y;
+  return Work{request < p.batch ? request : -1, range, Share{p.ranges, request * p.ranges}};
 }
+DEV bool lengths_decide(const dw_params &p) { return p.split_mode == DW_P_SPLIT_AUTO && p.all_ranges > p.ranges; }
 DEV Work find_work(const dw_params &p, const Work &guess) {
-  return p.split_mode == DW_P_SPLIT_FIXED || p.batch == 1 ? guess : auto_share(p, guess, blockIdx.y, -1);
+  return lengths_decide(p) ? auto_share(p, guess, blockIdx.z * p.ranges + blockIdx.y, -1) : guess;
 }
 // Partial results of a request, for the combine kernel.
 DEV Share find_share(const dw_params &p, const Request &r) {
-  if (p.split_mode == DW_P_SPLIT_FIXED) {
-    const int ranges = (r.total + p.split_tokens - 1) / p.split_tokens;
-    return Share{ranges > 0 ? ranges : 1, r.index * p.slots};
-  }
-  if (p.batch == 1) return Share{p.slots, 0};
-  const int each = p.slots / p.batch;
-  return auto_share(p, Work{r.index, 0, Share{each, r.index * each}}, 0, r.index).share;
+  Share equal{p.ranges, r.index * p.ranges};
+  if (lengths_decide(p)) return auto_share(p, Work{r.index, 0, equal}, 0, r.index).share;
+  if (p.split_mode == DW_P_SPLIT_FIXED && r.total < p.ranges * p.split_tokens)
+    equal.ranges = r.total > 0 ? (r.total + p.split_tokens - 1) / p.split_tokens : 1;
+  return equal;
 }
 
 DEV Tiles find_tiles(const dw_params &p, const Work &w, int total) {

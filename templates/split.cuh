@@ -1,5 +1,5 @@
 // Split-KV in its plainest form: a warp a row and KV range, fp32 partial results, merged by combine.cuh.
-// grid (ceil(rows / 4), slots, FIXED: batch), 128 threads.
+// grid (ceil(rows / 4), ranges, batch), 128 threads.
 #pragma once
 #include "row.cuh"
 

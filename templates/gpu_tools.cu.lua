@@ -1,0 +1,399 @@
+@ -- Kernels of our own tools, for bench and verify: problems made on the device, the fp64 oracle, comparison, ceilings.
+@ -- They judge the product's kernels, so they share none of their device headers but the instructions.
+@ -- part: verify makes and judges problems, peak measures ceilings (a cubin's record has room for eight kernels).
+@ param.string("part", {"verify", "peak"})
+@ param.int("head_dim_qk", 32)
+@ param.int("head_dim_v", 32, head_dim_qk)
+@ assert(head_dim_qk % 32 == 0 and head_dim_v % 32 == 0, "head_dim: a warp shares a vector, 32 elements at a time")
+// draftwood gpu_tools: ${part}
+#include "types.cuh"
+#include "ptx.cuh"
+#include "gpu_tools.h"
+
+@ if part == "verify" then
+constexpr int QK = ${head_dim_qk}, V = ${head_dim_v};
+constexpr int Q_EACH = QK / 32, V_EACH = V / 32;  // elements a lane: lane, lane + 32, ...
+
+#ifndef __CUDACC__
+extern "C" double exp(double) noexcept(true);
+extern "C" double log(double) noexcept(true);
+extern "C" double sqrt(double) noexcept(true);
+#endif
+
+// ---- numbers --------------------------------------------------------------------------------------------------
+union Word64 {
+  double number;
+  u64 bits;
+  u32 half[2];
+};
+DEV double minus_infinity() {
+  Word64 w;
+  w.bits = 0xFFF0000000000000ull;
+  return w.number;
+}
+DEV s64 shuffle_s64(s64 v, u32 source) {
+  Word64 w;
+  w.bits = (u64)v;
+  w.half[0] = shuffle(w.half[0], source);
+  w.half[1] = shuffle(w.half[1], source);
+  return (s64)w.bits;
+}
+DEV double warp_total(double v) {
+#pragma unroll
+  for (u32 step = 16; step; step >>= 1) {
+    Word64 w;
+    w.number = v;
+    w.half[0] = shuffle_xor(w.half[0], step);
+    w.half[1] = shuffle_xor(w.half[1], step);
+    v += w.number;
+  }
+  return v;
+}
+DEV float warp_total(float v) {
+#pragma unroll
+  for (u32 step = 16; step; step >>= 1) v += shuffle_xor(v, step);
+  return v;
+}
+DEV double exponential(double x) { return exp(x); }
+DEV float exponential(float x) { return exp2_approx(x * 1.44269504088896340736f); }
+
+DEV float widen(u16 x, bool f16) { return f16 ? f16_to_float(x) : bf16_to_float(x); }
+DEV u16 narrow(float x, bool f16) { return (u16)(f16 ? pack_f16x2(x, 0.f) : pack_bf16x2(x, 0.f)); }
+DEV float round_to(float x, int dtype) { return dtype == 2 ? x : widen(narrow(x, dtype == 1), dtype == 1); }
+
+// ---- random contents ------------------------------------------------------------------------------------------
+// Near enough to normal: the sum of four uniform numbers made of a counter, so that any element can be made on its own.
+DEV float normal_number(u64 seed, u64 counter) {
+  u64 z = seed + counter * 0x9E3779B97F4A7C15ull;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+  z ^= z >> 31;
+  const int sum = (int)(z & 0xFFFF) + (int)(z >> 16 & 0xFFFF) + (int)(z >> 32 & 0xFFFF) + (int)(z >> 48);
+  return ((float)sum * (1.f / 65536.f) - 2.f) * 1.7320508f;
+}
+
+extern "C" __global__ void __launch_bounds__(256) dw_tool_fill(const __grid_constant__ dw_tool_fill_params p) {
+  const s64 warps = (s64)gridDim.x * 8;
+  for (s64 unit = (s64)blockIdx.x * 8 + warp_id(); unit < p.units; unit += warps) {
+    if (p.used && !p.used[unit]) continue;
+    u16 *to = (u16 *)p.to + unit / p.page * p.page_stride + unit % p.page * p.unit_stride;
+    for (int i = lane_id(); i < p.elements; i += 32)
+      to[i] = narrow(normal_number(p.seed, (u64)unit * (u64)p.elements + i) * p.scale, p.f16);
+  }
+}
+
+// ---- what the arguments say -----------------------------------------------------------------------------------
+struct Span {  // a request's rows and tokens
+  int first_row, rows, prefix, tokens;
+};
+DEV Span span_of(const dw_oracle_params &p, int b) {
+  Span s;
+  const int length = p.kv_len[b] > 0 ? p.kv_len[b] : 0;
+  s.first_row = p.qo_indptr ? p.qo_indptr[b] : b * p.width;
+  s.rows = p.qo_indptr ? p.qo_indptr[b + 1] - s.first_row : p.width;
+  s.tokens = p.lengths_include_drafts ? length : length + s.rows;
+  s.prefix = s.tokens > s.rows ? s.tokens - s.rows : 0;  // shorter than the drafts: the last drafts are not there
+  return s;
+}
+
+// Element of the pool at which a token starts.
+DEV s64 token_offset(const dw_oracle_params &p, const Span &s, int b, int token) {
+  s64 slot;  // in tokens of the pool
+  if (p.addressing == DW_T_TABLE) {
+    slot = (s64)p.block_table[(s64)b * p.table_stride + token / p.page] * p.page + token % p.page;
+  } else {
+    const bool apart = p.draft_slots && !p.lengths_include_drafts && token >= s.prefix;
+    const void *list = apart ? p.draft_slots : p.kv_indices;
+    const s64 at = apart ? (s64)s.first_row + (token - s.prefix) : (s64)p.kv_indptr[b] + token;
+    slot = p.index64 ? ((const s64 *)list)[at] : ((const s32 *)list)[at];
+  }
+  return slot / p.page * p.kv_page_stride + slot % p.page * p.kv_token_stride;
+}
+
+DEV bool is_dead(const dw_oracle_params &p, const Span &s, int node) {
+  return p.mask_kind == DW_T_PARENTS && ((const s32 *)p.mask)[s.first_row + node] == -2;
+}
+DEV bool sees(const dw_oracle_params &p, const Span &s, int node, int token) {
+  const int draft = token - s.prefix;
+  if (draft < 0) return true;
+  if (p.mask_kind == DW_T_NONE) return draft <= node;
+  if (p.mask_kind == DW_T_BITS) {
+    const u32 *row = (const u32 *)p.mask + (s64)(s.first_row + node) * p.mask_stride;
+    return row[draft / 32] >> (draft % 32) & 1;
+  }
+  int at = node;  // a parent comes before its child
+  while (at > draft) at = ((const s32 *)p.mask)[s.first_row + at];
+  return at == draft;
+}
+
+// ---- attention in T: double, or float as a straightforward kernel does it -------------------------------------
+template <class T>
+struct Vector {
+  T q[Q_EACH], out[V_EACH];
+  T max, sum;
+  int node;   // row in the request
+  bool live;  // there is such a vector and it is not dead
+};
+
+// Adds a token. The plain kernel's product with V takes the weight rounded to the KV type, its sum does not.
+template <class T, bool ROUNDED>
+DEV void take_token(const dw_oracle_params &p, Vector<T> &v, const T (&kv)[Q_EACH]) {
+  T score = 0;
+#pragma unroll
+  for (int i = 0; i < Q_EACH; i++) score += v.q[i] * kv[i];
+  score = warp_total(score) * (T)p.scale;
+  if (score > v.max) {
+    const T keep = exponential(v.max - score);
+    v.sum *= keep;
+#pragma unroll
+    for (int i = 0; i < V_EACH; i++) v.out[i] *= keep;
+    v.max = score;
+  }
+  T weight = exponential(score - v.max);
+  v.sum += weight;
+  if (ROUNDED) weight = widen(narrow((float)weight, p.kv_f16), p.kv_f16);
+#pragma unroll
+  for (int i = 0; i < V_EACH; i++) v.out[i] += weight * kv[i];
+}
+
+template <class T>
+DEV void start_vector(const dw_oracle_params &p, const Span &s, int index, Vector<T> &v) {
+  v.node = index / p.heads;
+  v.live = v.node < s.rows && !is_dead(p, s, v.node);
+  v.max = (T)minus_infinity();
+  v.sum = 0;
+  const u16 *q = (const u16 *)p.q + (s64)(s.first_row + v.node) * p.q_row_stride + index % p.heads * p.q_head_stride;
+#pragma unroll
+  for (int i = 0; i < Q_EACH; i++) v.q[i] = v.live ? (T)widen(q[lane_id() + 32 * i], p.kv_f16) : 0;
+#pragma unroll
+  for (int i = 0; i < V_EACH; i++) v.out[i] = 0;
+}
+
+DEV void load_token(const dw_oracle_params &p, s64 offset, u16 (&raw)[Q_EACH]) {
+  const u16 *kv = (const u16 *)p.kv + offset;
+#pragma unroll
+  for (int i = 0; i < Q_EACH; i++) raw[i] = kv[lane_id() + 32 * i];
+}
+
+// 32 tokens: lane i knows where token i is and who sees it. What nobody sees is not read. The next token is on its way while
+// this one is worked on.
+template <class T, bool ROUNDED>
+DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first, int end, Vector<T> (&v)[DW_T_WARP_VECTORS]) {
+  const int token = first + (int)lane_id();
+  u32 seen[DW_T_WARP_VECTORS], left = 0;
+#pragma unroll
+  for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
+    seen[k] = vote_ballot(v[k].live && token < end && sees(p, s, v[k].node, token));
+    left |= seen[k];
+  }
+  if (!left) return;
+  const s64 offset = token < end ? token_offset(p, s, b, token) : 0;
+  u16 raw[Q_EACH];
+  load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
+  while (left) {
+    const u32 now = lowest_bit(left);
+    left &= left - 1;
+    T kv[Q_EACH];
+#pragma unroll
+    for (int i = 0; i < Q_EACH; i++) kv[i] = (T)widen(raw[i], p.kv_f16);
+    if (left) load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
+#pragma unroll
+    for (int k = 0; k < DW_T_WARP_VECTORS; k++)
+      if (seen[k] >> now & 1) take_token<T, ROUNDED>(p, v[k], kv);
+  }
+}
+
+template <class T, bool ROUNDED>
+DEV void attend(const dw_oracle_params &p) {
+  const int b = blockIdx.z, chunk = blockIdx.y;
+  const Span s = span_of(p, b);
+  const int first = ((int)blockIdx.x * DW_T_WARPS + (int)warp_id()) * DW_T_WARP_VECTORS;
+  if (first >= s.rows * p.heads) return;
+  Vector<T> v[DW_T_WARP_VECTORS];
+#pragma unroll
+  for (int k = 0; k < DW_T_WARP_VECTORS; k++) start_vector(p, s, first + k, v[k]);
+  const s64 begin = (s64)chunk * p.chunk_tokens, past = begin + p.chunk_tokens;
+  const int end = past < s.tokens ? (int)past : s.tokens;
+  for (s64 at = begin; at < end; at += 32) take_tokens<T, ROUNDED>(p, s, b, (int)at, end, v);
+  const s64 vectors = (s64)p.total_q * p.heads;
+#pragma unroll
+  for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
+    if (v[k].node >= s.rows) continue;
+    const s64 at = chunk * vectors + (s64)s.first_row * p.heads + first + k;
+    if (lane_id() == 0) {
+      p.part_max[at] = v[k].max;
+      p.part_sum[at] = v[k].sum;
+    }
+#pragma unroll
+    for (int i = 0; i < V_EACH; i++) p.part_out[at * V + lane_id() + 32 * i] = v[k].out[i];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(128) dw_oracle64(const __grid_constant__ dw_oracle_params p) {
+  attend<double, false>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) dw_plain(const __grid_constant__ dw_oracle_params p) {
+  attend<float, true>(p);
+}
+
+// A vector's chunks, in double for both: the plain kernel's own error is made before.
+template <bool ROUNDED>
+DEV void merge(const dw_oracle_params &p) {
+  const Span s = span_of(p, blockIdx.y);
+  const int index = (int)blockIdx.x * DW_T_WARPS + (int)warp_id();
+  if (index >= s.rows * p.heads) return;
+  const s64 vectors = (s64)p.total_q * p.heads, vector = (s64)s.first_row * p.heads + index;
+  double max = minus_infinity(), sum = 0, out[V_EACH];
+#pragma unroll
+  for (int i = 0; i < V_EACH; i++) out[i] = 0;
+  for (int c = 0; c < p.chunks; c++)
+    if (p.part_sum[c * vectors + vector] > 0 && p.part_max[c * vectors + vector] > max) max = p.part_max[c * vectors + vector];
+  for (int c = 0; c < p.chunks; c++) {
+    const s64 at = c * vectors + vector;
+    if (p.part_sum[at] == 0) continue;  // a NaN goes on
+    const double weight = exp(p.part_max[at] - max);
+    sum += p.part_sum[at] * weight;
+#pragma unroll
+    for (int i = 0; i < V_EACH; i++) out[i] += p.part_out[at * V + lane_id() + 32 * i] * weight;
+  }
+#pragma unroll
+  for (int i = 0; i < V_EACH; i++) {
+    double value = sum == 0 ? 0 : out[i] / sum;
+    if (ROUNDED) value = round_to((float)value, p.out_dtype);
+    p.out[vector * V + lane_id() + 32 * i] = value;
+  }
+  if (lane_id() == 0) p.lse[vector] = sum == 0 ? minus_infinity() : (log(sum) + max) * p.lse_factor;
+}
+
+extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid_constant__ dw_oracle_params p) {
+  merge<false>(p);
+}
+extern "C" __global__ void __launch_bounds__(128) dw_plain_merge(const __grid_constant__ dw_oracle_params p) {
+  merge<true>(p);
+}
+
+// ---- comparison -----------------------------------------------------------------------------------------------
+DEV float load_out(const void *out, s64 at, int dtype) {
+  return dtype == 2 ? ((const float *)out)[at] : widen(((const u16 *)out)[at], dtype == 1);
+}
+// The format's numbers in order, so that neighbours differ by one.
+DEV int ordered(float x, int dtype) {
+  const u32 bits = dtype == 2 ? float_to_bits(x) : narrow(x, dtype == 1);
+  const u32 sign = dtype == 2 ? 0x80000000u : 0x8000u;
+  return bits & sign ? -(int)(bits & ~sign) : (int)bits;
+}
+
+extern "C" __global__ void __launch_bounds__(128) dw_tool_compare(const __grid_constant__ dw_tool_compare_params p) {
+  const int b = blockIdx.y, index = (int)blockIdx.x * DW_T_WARPS + (int)warp_id();
+  const int first_row = p.qo_indptr ? p.qo_indptr[b] : b * p.width;
+  const int rows = p.qo_indptr ? p.qo_indptr[b + 1] - first_row : p.width;
+  if (index >= rows * p.heads) return;
+  const int row = first_row + index / p.heads, head = index % p.heads;
+  const s64 vector = (s64)row * p.heads + head, at = row * p.out_row_stride + head * p.out_head_stride;
+  double off = 0, plain_off = 0, size = 0;
+  int close = 0;
+  for (int i = lane_id(); i < V; i += 32) {
+    const float found = load_out(p.out, at + i, p.out_dtype);
+    const double exact = p.exact[vector * V + i], plain = p.plain[vector * V + i];
+    const s64 apart = (s64)ordered(found, p.out_dtype) - ordered((float)exact, p.out_dtype);
+    close += apart >= -1 && apart <= 1;
+    off += (found - exact) * (found - exact);
+    plain_off += (plain - exact) * (plain - exact);
+    size += exact * exact;
+  }
+  off = warp_total(off);
+  plain_off = warp_total(plain_off);
+  size = warp_total(size);
+  const double all_close = warp_total((double)close);
+  if (lane_id() != 0) return;
+  dw_tool_row r;
+  r.relative = sqrt(size > 0 ? off / size : off);
+  r.plain = sqrt(size > 0 ? plain_off / size : plain_off);
+  r.norm = sqrt(size);
+  r.lse_exact = p.exact_lse[vector];
+  r.lse = p.lse ? (double)p.lse[row * p.lse_row_stride + head] : r.lse_exact;
+  r.close = (int)all_close;
+  r.compared = 1;
+  p.rows[vector] = r;
+}
+
+DEV u32 element_of(const void *data, s64 i, int bytes) { return bytes == 4 ? ((const u32 *)data)[i] : ((const u16 *)data)[i]; }
+
+extern "C" __global__ void __launch_bounds__(256) dw_tool_outside(const __grid_constant__ dw_tool_count_params p) {
+  u32 found = 0;
+  for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < p.elements; i += (s64)gridDim.x * 256) {
+    const s64 at = i - p.lead, row = at / p.row_stride, in_row = at % p.row_stride;
+    const s64 head = in_row / p.head_stride, in_head = in_row % p.head_stride;
+    const bool inside = at >= 0 && row < p.rows && head < p.heads && in_head < p.head_elements;
+    found += !inside && element_of(p.data, i, p.element_bytes) != p.poison;
+  }
+  if (found) atomic_add_u32(p.count, found);
+}
+
+extern "C" __global__ void __launch_bounds__(256) dw_tool_differ(const __grid_constant__ dw_tool_count_params p) {
+  u32 found = 0;
+  for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < p.elements; i += (s64)gridDim.x * 256)
+    found += ((const u32 *)p.data)[i] != ((const u32 *)p.other)[i];
+  if (found) atomic_add_u32(p.count, found);
+}
+
+#ifndef __CUDACC__
+// Host execution calls the kernels through pointers to their parameters.
+@ local takes = {
+@   {"dw_tool_fill", "fill"}, {"dw_oracle64", "oracle"}, {"dw_plain", "oracle"}, {"dw_oracle64_merge", "oracle"},
+@   {"dw_plain_merge", "oracle"}, {"dw_tool_compare", "compare"}, {"dw_tool_outside", "count"}, {"dw_tool_differ", "count"},
+@ }
+@ for _, entry in ipairs(takes) do
+@   local struct = entry[2] == "oracle" and "dw_oracle_params" or "dw_tool_" .. entry[2] .. "_params"
+extern "C" void ${entry[1]}__host(const void *p) { ${entry[1]}(*(const ${struct} *)p); }
+@ end
+#endif
+@ else
+// ---- ceilings -------------------------------------------------------------------------------------------------
+// Also throws other data out of the L2.
+extern "C" __global__ void __launch_bounds__(512) dw_tool_read(const __grid_constant__ dw_tool_peak_params p) {
+  const s64 pieces = p.bytes / 16, step = (s64)gridDim.x * 512;
+  u32 mixed = 0;
+  s64 i = (s64)blockIdx.x * 512 + threadIdx.x;
+  for (; i + 7 * step < pieces; i += 8 * step) {
+    u32x4 v[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++) v[k] = ldg_nc_v4((const u8 *)p.data + (i + k * step) * 16);
+#pragma unroll
+    for (int k = 0; k < 8; k++) mixed ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+  }
+  for (; i < pieces; i += step) {
+    const u32x4 v = ldg_nc_v4((const u8 *)p.data + i * 16);
+    mixed ^= v.x ^ v.y ^ v.z ^ v.w;
+  }
+  if (mixed == 0x9E3779B9u) *p.sink = mixed;
+}
+
+extern "C" __global__ void __launch_bounds__(512) dw_tool_mma(const __grid_constant__ dw_tool_peak_params p) {
+  float d[8][4];
+  u32 a[4], b[8][2];
+#pragma unroll
+  for (int k = 0; k < 4; k++) a[k] = 0x3F803F80u + threadIdx.x + k;
+#pragma unroll
+  for (int t = 0; t < 8; t++) {
+    b[t][0] = 0x3C003C00u + threadIdx.x * 8 + t;
+    b[t][1] = 0x3C003C00u ^ (threadIdx.x + t);
+    d[t][0] = d[t][1] = d[t][2] = d[t][3] = 0.f;
+  }
+  for (s64 step = 0; step < p.steps; step++) {
+#pragma unroll
+    for (int t = 0; t < 8; t++) mma_m16n8k16_bf16(d[t], a, b[t]);
+  }
+  float sum = 0.f;
+#pragma unroll
+  for (int t = 0; t < 8; t++) sum += d[t][0] + d[t][1] + d[t][2] + d[t][3];
+  if (sum == 0.12345f) *p.sink = 1;
+}
+
+extern "C" __global__ void __launch_bounds__(32) dw_tool_spin(const __grid_constant__ dw_tool_peak_params p) {
+  const s64 start = clock64();
+  while (clock64() - start < p.steps) {
+  }
+  if (start == -1) *p.sink = 1;
+}
+@ end

@@ -1,0 +1,81 @@
+// What the kernels of gpu_tools.cu.lua take. One layout for the host (C17) and the device. These kernels judge the product's, so
+// nothing here is shared with dw_params: the fields are filled from dw_args anew. Strides are in elements of the array.
+#ifndef DRAFTWOOD_GPU_TOOLS_H
+#define DRAFTWOOD_GPU_TOOLS_H
+
+// Vectors of normal random numbers: unit u of a page of `page` units starts at (u / page) x page_stride + (u % page) x unit_stride.
+// dw_tool_fill: 256 threads a block, a warp a unit, any grid.
+typedef struct dw_tool_fill_params {
+  void *to;
+  const unsigned char *used;  // [units], or null for all: units to write, the others are left alone
+  unsigned long long seed;
+  long long units, page_stride, unit_stride;
+  int page, elements;
+  int f16;      // else bf16
+  float scale;  // standard deviation
+} dw_tool_fill_params;
+
+enum { DW_T_CSR = 0, DW_T_TABLE = 1 };
+enum { DW_T_NONE = 0, DW_T_PARENTS = 1, DW_T_BITS = 2 };
+
+// dw_oracle64 and dw_plain: grid (vectors of a request / DW_T_BLOCK_VECTORS, chunks, batch), DW_T_THREADS threads.
+// dw_oracle64_merge and dw_plain_merge, dw_tool_compare: grid (vectors of a request / DW_T_WARPS, batch), DW_T_THREADS threads.
+enum { DW_T_THREADS = 128, DW_T_WARPS = 4, DW_T_WARP_VECTORS = 2, DW_T_BLOCK_VECTORS = DW_T_WARPS * DW_T_WARP_VECTORS };
+
+// A vector is a row's head: vector = row of q x heads + head.
+typedef struct dw_oracle_params {
+  const void *q, *kv, *kv_indices, *draft_slots, *mask;
+  const int *qo_indptr, *kv_len, *kv_indptr, *block_table;
+  long long q_row_stride, q_head_stride, kv_page_stride, kv_token_stride, table_stride, mask_stride;
+  double *part_out;  // [chunks, total_q x heads, v]: sums of exp(score - max) x V
+  double *part_max;  // [chunks, total_q x heads]: greatest score, -inf where nothing was seen
+  double *part_sum;  // [chunks, total_q x heads]
+  double *out;       // [total_q x heads, v]
+  double *lse;       // [total_q x heads], in the base asked for
+  double lse_factor; // log2(e) for base 2, 1 for base e
+  double scale;      // softmax scale
+  int heads, page, width, batch, total_q;
+  int chunk_tokens, chunks;
+  int addressing, index64, mask_kind, lengths_include_drafts;
+  int kv_f16, out_dtype;  // 0 bf16, 1 fp16, 2 fp32
+} dw_oracle_params;
+
+// One vector beside its answers.
+typedef struct dw_tool_row {
+  double relative;   // ||out - exact|| / ||exact||; absolute where exact is 0
+  double plain;      // the same of the plain result: the yardstick
+  double norm;       // ||exact||
+  double lse, lse_exact;
+  int close;         // elements within one unit in the last place of the rounded exact result
+  int compared;      // 1
+} dw_tool_row;
+
+typedef struct dw_tool_compare_params {
+  const void *out;    // what the kernel wrote
+  const float *lse;   // or null
+  const double *exact, *exact_lse, *plain;
+  dw_tool_row *rows;  // [total_q x heads]
+  const int *qo_indptr;
+  long long out_row_stride, out_head_stride, lse_row_stride;
+  int heads, width, out_dtype;
+} dw_tool_compare_params;
+
+// dw_tool_outside counts elements that are in no row and are no longer poison; the array starts `lead` elements into `data`.
+// dw_tool_differ counts words in which two arrays differ. Both: 256 threads a block, any grid, *count starts at 0.
+typedef struct dw_tool_count_params {
+  const void *data, *other;
+  unsigned *count;
+  long long elements, lead, row_stride, head_stride, rows;
+  int element_bytes, heads, head_elements;
+  unsigned poison;
+} dw_tool_count_params;
+
+// dw_tool_read reads `bytes` (a multiple of 16) once: 512 threads a block, any grid. dw_tool_mma issues `steps` x 8 mma.sync a
+// warp. dw_tool_spin runs for `steps` clocks. None of the three changes memory; `sink` only keeps their work alive.
+typedef struct dw_tool_peak_params {
+  const void *data;
+  unsigned *sink;
+  long long bytes, steps;
+} dw_tool_peak_params;
+
+#endif
