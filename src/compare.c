@@ -10,9 +10,7 @@
 // A log-sum-exp is off by no more than P's rounding would make it.
 static const double lse_allowed = 2e-3, lse_allowed_relative = 2e-6;
 
-static size_t vectors_of(const dw__problem *problem) {
-  return (size_t)problem->total_q * (size_t)problem->spec.shape.heads;
-}
+static size_t vectors_of(const dw__problem *problem) { return (size_t)problem->total_q * (size_t)problem->spec.shape.heads; }
 
 dw_status dw__problem_solve(dw__problem *problem, int threads, dw_error *error) {
   dw__problem_memory *memory = problem->memory;
@@ -45,10 +43,8 @@ static dw_status make_bounds(dw__problem *problem, dw_error *error) {
   double *bounds = dw__alloc((vectors + 1) * sizeof *bounds), *lse = dw__alloc((vectors + 1) * sizeof *lse);
   double *out = dw__alloc((vectors * v + 1) * sizeof *out);
   dw_status status = DW_OK;
-  if (!bounds || !lse || !out)
-    status = dw__fail(error, DW_OUT_OF_MEMORY, "compare", "", "", "no memory for the bounds");
-  else
-    status = dw__oracle_plain(&problem->spec.shape, &problem->args, memory->threads, out, lse, error);
+  if (!bounds || !lse || !out) status = dw__fail(error, DW_OUT_OF_MEMORY, "compare", "", "", "no memory for the bounds");
+  else status = dw__oracle_plain(&problem->spec.shape, &problem->args, memory->threads, out, lse, error);
   for (size_t i = 0; i < vectors && status == DW_OK; i++) {
     const double *exact = problem->out64 + i * v;
     double size = norm(exact, v);
@@ -57,10 +53,8 @@ static dw_status make_bounds(dw__problem *problem, dw_error *error) {
   }
   dw__release(lse);
   dw__release(out);
-  if (status)
-    dw__release(bounds);
-  else
-    memory->bounds = bounds;
+  if (status) dw__release(bounds);
+  else memory->bounds = bounds;
   return status;
 }
 

@@ -60,14 +60,11 @@ static void list_names(const dw__name *names, dw__text *text) {
 }
 
 static void list_allowed(const dw__field *field, dw__text *text) {
-  if (field->names)
-    list_names(field->names, text);
-  else if (field->step <= 1)
-    dw__text_printf(text, "%d to %d", field->least, field->most);
+  if (field->names) list_names(field->names, text);
+  else if (field->step <= 1) dw__text_printf(text, "%d to %d", field->least, field->most);
   else if (field->least % field->step == 0)
     dw__text_printf(text, "a multiple of %d from %d to %d", field->step, field->least, field->most);
-  else
-    dw__text_printf(text, "%d or a multiple of %d up to %d", field->least, field->step, field->most);
+  else dw__text_printf(text, "%d or a multiple of %d up to %d", field->least, field->step, field->most);
 }
 
 // ---- parsing --------------------------------------------------------------------------------------------------
@@ -120,8 +117,8 @@ static dw_status parse_one(const dw__fields *fields, piece item, void *object, u
   if (*seen & dw__field_bits(field))
     return dw__fail(error, fields->status, field->key, show(item, shown), "once", "given twice");
   int number = 0;
-  dw_status status = field->names ? parse_name(fields, field, value, &number, error)
-                                  : parse_number(fields, field, value, &number, error);
+  dw_status status =
+    field->names ? parse_name(fields, field, value, &number, error) : parse_number(fields, field, value, &number, error);
   if (status) return status;
   *seen |= dw__field_bits(field);
   set(field, object, number);
@@ -169,8 +166,6 @@ dw_status dw__fields_check(const dw__fields *fields, const void *object, dw_erro
 void dw__field_print(const dw__field *field, const void *object, dw__text *text) {
   int value = dw__field_get(field, object);
   const char *name = field->names ? name_of(field, value) : NULL;
-  if (name)
-    dw__text_printf(text, "%s=%s", field->key, name);
-  else
-    dw__text_printf(text, "%s=%d", field->key, value);
+  if (name) dw__text_printf(text, "%s=%s", field->key, name);
+  else dw__text_printf(text, "%s=%d", field->key, value);
 }

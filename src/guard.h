@@ -29,7 +29,7 @@ typedef struct dw__problem_memory {
   dw__guarded *out, *lse;
   double *bounds;  // [total_q, heads], made by the first comparison after a solve
   bool solved;
-  int threads;     // of the last solve
+  int threads;  // of the last solve
 } dw__problem_memory;
 
 #endif

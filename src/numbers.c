@@ -41,10 +41,8 @@ static uint32_t encode(double value, format to) {
 void dw__from_float(dw_dtype type, double value, void *element) {
   uint32_t bits = encode(value, format_of(type));
   uint16_t half = (uint16_t)bits;
-  if (type == DW_F32)
-    memcpy(element, &bits, sizeof bits);
-  else
-    memcpy(element, &half, sizeof half);
+  if (type == DW_F32) memcpy(element, &bits, sizeof bits);
+  else memcpy(element, &half, sizeof half);
 }
 
 // fp16 moved into a float's fields is too small by 2^112, subnormals included; infinity and NaN need the top exponent.

@@ -98,10 +98,11 @@ typedef struct item {
 } item;
 
 typedef struct arithmetic {
-  size_t size;                  // of its number type
-  void (*begin)(item *work);    // q is loaded
-  void (*block)(item *work);    // kv, tokens and seen are loaded
-  void (*end)(item *work, int vector, double *out, double *lse);  // lse in base e
+  size_t size;                // of its number type
+  void (*begin)(item *work);  // q is loaded
+  void (*block)(item *work);  // kv, tokens and seen are loaded
+  // What one vector comes to; lse in base e.
+  void (*end)(item *work, int vector, double *out, double *lse);
 } arithmetic;
 
 struct job {
@@ -241,8 +242,7 @@ static void block_exact(item *work) {
   double *kv = work->wide_kv, *q = work->wide_q, *scores = work->scores, *out = work->out;
   for (size_t i = 0; i < BLOCK * qk; i++) kv[i] = (double)work->kv[i];
   for (int i = 0; i < work->count; i += 2)
-    for (int j = 0; j < work->tokens; j += 4)
-      scores_exact(q + (size_t)i * qk, kv + (size_t)j * qk, qk, scores + i * BLOCK + j);
+    for (int j = 0; j < work->tokens; j += 4) scores_exact(q + (size_t)i * qk, kv + (size_t)j * qk, qk, scores + i * BLOCK + j);
   for (int i = 0; i < work->count; i++) {
     double keep = weights_exact(work, i, scores + i * BLOCK);
     for (size_t c = 0; c < v; c += 16)
@@ -473,10 +473,8 @@ static dw_status walk(const dw_shape *shape, const dw_args *args, const arithmet
   if (enough) cut(&all, threads);
   if (enough && threads > all.items) threads = all.items > 0 ? all.items : 1;
   for (int i = 0; i < threads && enough; i++) enough = item_make(&works[i], &all);
-  if (enough)
-    run_threads(works, threads);
-  else
-    status = dw__fail(error, DW_OUT_OF_MEMORY, "oracle", "", "", "no memory for its work space");
+  if (enough) run_threads(works, threads);
+  else status = dw__fail(error, DW_OUT_OF_MEMORY, "oracle", "", "", "no memory for its work space");
   for (int i = 0; works && i < threads; i++) item_free(&works[i]);
   dw__release(works);
   dw__release(all.first_item);

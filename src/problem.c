@@ -13,9 +13,7 @@
 
 // ---- checks ---------------------------------------------------------------------------------------------------
 
-static int rows_of(const dw__problem_spec *spec, int request) {
-  return spec->rows ? spec->rows[request] : spec->shape.width;
-}
+static int rows_of(const dw__problem_spec *spec, int request) { return spec->rows ? spec->rows[request] : spec->shape.width; }
 
 static dw_status check_request(const dw__problem_spec *spec, int request, dw_error *error) {
   char field[48], allowed[48];
@@ -133,8 +131,8 @@ static void make_q(maker *make) {
   int64_t head_stride = or_else(problem->args.q_head_stride, shape->head_dim_qk);
   int64_t row_stride = or_else(problem->args.q_row_stride, shape->heads * head_stride);
   size_t size = dw__dtype_size(shape->q);
-  char *q = array(make, size * extent(problem->total_q, row_stride, shape->heads, head_stride, shape->head_dim_qk),
-                  &problem->q_bytes);
+  char *q =
+    array(make, size * extent(problem->total_q, row_stride, shape->heads, head_stride, shape->head_dim_qk), &problem->q_bytes);
   problem->args.q = q;
   int64_t row = 0;
   for (int b = 0; b < problem->spec.batch && q; b++)
@@ -225,10 +223,8 @@ static void make_mask(maker *make) {
   for (int b = 0; b < spec->batch && !make->failed; b++) {
     make_tree(make, b, parents);
     if (spec->dead_nodes && spec->mask_kind == DW_MASK_PARENTS) make_dead(make, b, parents);
-    if (spec->mask_kind == DW_MASK_BITS)
-      make_bits(parents, problem->rows[b], words, mask);
-    else
-      memcpy(mask, parents, (size_t)problem->rows[b] * sizeof *parents);
+    if (spec->mask_kind == DW_MASK_BITS) make_bits(parents, problem->rows[b], words, mask);
+    else memcpy(mask, parents, (size_t)problem->rows[b] * sizeof *parents);
     mask += (size_t)problem->rows[b] * (size_t)words;
   }
   dw__release(parents);
@@ -301,10 +297,8 @@ static void make_table(maker *make, uint16_t *kv) {
 }
 
 static void put_index(void *list, int index64, int64_t i, int slot) {
-  if (index64)
-    ((int64_t *)list)[i] = slot;
-  else
-    ((int32_t *)list)[i] = slot;
+  if (index64) ((int64_t *)list)[i] = slot;
+  else ((int32_t *)list)[i] = slot;
 }
 
 static void make_csr(maker *make, uint16_t *kv) {

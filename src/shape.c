@@ -8,9 +8,9 @@ static const dw__name dtype_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f1
 static const dw__name out_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16},
                                      {"fp32", DW_F32},  {"f32", DW_F32},  {NULL, 0}};
 // Device classes one may ask about; which of them a template serves is the variant's affair.
-static const dw__name target_names[] = {{"sm_80", 80},   {"sm_86", 86},   {"sm_87", 87},   {"sm_89", 89},   {"sm_90", 90},
-                                        {"sm_100", 100}, {"sm_103", 103}, {"sm_110", 110}, {"sm_120", 120}, {"sm_121", 121},
-                                        {NULL, 0}};
+static const dw__name target_names[] = {{"sm_80", 80},   {"sm_86", 86},   {"sm_87", 87},   {"sm_89", 89},
+                                        {"sm_90", 90},   {"sm_100", 100}, {"sm_103", 103}, {"sm_110", 110},
+                                        {"sm_120", 120}, {"sm_121", 121}, {NULL, 0}};
 static const dw__name limits_names[] = {{"native", 0}, {"sm_120", 120}, {NULL, 0}};
 static const char target_hint[] = "a target is a device class; the variant picks the feature level (the letter a or f)";
 
@@ -148,8 +148,8 @@ dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error) {
   uint32_t seen = 0;
   size_t name = strcspn(text, ",");
   const char *preset = preset_text(text, name);
-  dw_status status = preset ? parse_preset(preset, text + name, &parsed, &seen, error)
-                            : parse_full(text, &parsed, &seen, error);
+  dw_status status =
+    preset ? parse_preset(preset, text + name, &parsed, &seen, error) : parse_full(text, &parsed, &seen, error);
   if (status) return status;
   if (!(seen & BIT(out))) parsed.out = parsed.q;
   status = dw_shape_check(&parsed, error);

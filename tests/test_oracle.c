@@ -43,10 +43,8 @@ static void numbers_survive(void **state) {
   for (int t = 0; t < 2; t++)
     for (int bits = 0; bits < 65536; bits++) {
       double value = value_of(half_types[t], (uint16_t)bits);
-      if (isnan(value))
-        assert_true(isnan(value_of(half_types[t], bits_of(half_types[t], value))));
-      else
-        assert_int_equal(bits_of(half_types[t], value), bits);
+      if (isnan(value)) assert_true(isnan(value_of(half_types[t], bits_of(half_types[t], value))));
+      else assert_int_equal(bits_of(half_types[t], value), bits);
     }
 }
 
@@ -161,10 +159,8 @@ static void random_trees_are_deep_and_wide(void **state) {
     dw__tree_masks(parents, 64, 2, depth, NULL, NULL);
     for (int i = 0; i < 64; i++) {
       if (depth[i] > deepest) deepest = depth[i];
-      if (parents[i] == -1)
-        roots++;
-      else
-        children[parents[i]]++;
+      if (parents[i] == -1) roots++;
+      else children[parents[i]]++;
     }
   }
   assert_true(deepest >= 12);
@@ -178,7 +174,7 @@ static void bad_trees_are_refused_with_the_node(void **state) {
     int parents[4];
     const char *field, *found;
   } bad[] = {
-    {{-1, 0, 2, 1}, "parents[2]", "2"},  {{-1, 0, 3, 1}, "parents[2]", "3"}, {{0, -1, -1, -1}, "parents[0]", "0"},
+    {{-1, 0, 2, 1}, "parents[2]", "2"},   {{-1, 0, 3, 1}, "parents[2]", "3"}, {{0, -1, -1, -1}, "parents[0]", "0"},
     {{-1, 0, -3, 1}, "parents[2]", "-3"}, {{-1, 9, 1, 1}, "parents[1]", "9"}, {{-1, -2, 0, 1}, "parents[3]", "1"},
   };
   for (size_t i = 0; i < DW__COUNT(bad); i++) {
@@ -221,9 +217,19 @@ static void paper_make(paper *p, int tokens, const double *scores, int rows) {
   for (int j = 0; j < 16; j++) p->indices[j] = j;
   p->indptr[1] = tokens;
   p->kv_len[0] = tokens;
-  p->args = (dw_args){.size = sizeof p->args, .q = p->q, .batch = 1, .total_q = rows, .width = rows, .kv = p->kv,
-                      .addressing = DW_CSR, .kv_indptr = p->indptr, .kv_indices = p->indices, .kv_len = p->kv_len,
-                      .lengths_include_drafts = 1, .softmax_scale = 1, .lse_base_e = 1};
+  p->args = (dw_args){.size = sizeof p->args,
+                      .q = p->q,
+                      .batch = 1,
+                      .total_q = rows,
+                      .width = rows,
+                      .kv = p->kv,
+                      .addressing = DW_CSR,
+                      .kv_indptr = p->indptr,
+                      .kv_indices = p->indices,
+                      .kv_len = p->kv_len,
+                      .lengths_include_drafts = 1,
+                      .softmax_scale = 1,
+                      .lse_base_e = 1};
 }
 
 static void paper_solve(paper *p) {
@@ -385,9 +391,16 @@ static void visible_nan_is_not_hidden(void **state) {
 static const int some_prefix[] = {70, 0, 33, 0, 5}, some_rows[] = {9, 4, 0, 1, 7};
 
 static dw__problem_spec usual(void) {
-  dw__problem_spec spec = {.batch = 5, .prefix = some_prefix, .rows = some_rows, .mask_kind = DW_MASK_PARENTS,
-                           .tree = DW__TREE_RANDOM, .addressing = DW_CSR, .lengths_include_drafts = 1, .q_scale = 1,
-                           .spare_pages = 2, .seed = 42};
+  dw__problem_spec spec = {.batch = 5,
+                           .prefix = some_prefix,
+                           .rows = some_rows,
+                           .mask_kind = DW_MASK_PARENTS,
+                           .tree = DW__TREE_RANDOM,
+                           .addressing = DW_CSR,
+                           .lengths_include_drafts = 1,
+                           .q_scale = 1,
+                           .spare_pages = 2,
+                           .seed = 42};
   assert_int_equal(dw_shape_parse("mla:h=3,t=9,qk=48,v=32", &spec.shape, NULL), DW_OK);
   return spec;
 }
@@ -689,10 +702,17 @@ static void arrays_end_at_a_guard_page(void **state) {
       const void *at;
       size_t bytes;
     } arrays[] = {
-      {p->args.q, p->q_bytes},           {p->args.out, p->out_bytes},           {p->args.lse, p->lse_bytes},
-      {p->args.kv, p->kv_bytes},         {p->args.qo_indptr, p->indptr_bytes},  {p->args.kv_len, 5 * sizeof(int32_t)},
-      {p->args.mask, p->mask_bytes},     {p->args.kv_indices, p->index_bytes},  {p->args.block_table, p->table_bytes},
-      {p->args.kv_indptr, spec.addressing == DW_CSR ? p->indptr_bytes : 0},     {p->args.draft_slots, p->draft_slots_bytes},
+      {p->args.q, p->q_bytes},
+      {p->args.out, p->out_bytes},
+      {p->args.lse, p->lse_bytes},
+      {p->args.kv, p->kv_bytes},
+      {p->args.qo_indptr, p->indptr_bytes},
+      {p->args.kv_len, 5 * sizeof(int32_t)},
+      {p->args.mask, p->mask_bytes},
+      {p->args.kv_indices, p->index_bytes},
+      {p->args.block_table, p->table_bytes},
+      {p->args.kv_indptr, spec.addressing == DW_CSR ? p->indptr_bytes : 0},
+      {p->args.draft_slots, p->draft_slots_bytes},
     };
     for (size_t a = 0; a < DW__COUNT(arrays); a++) {
       if (arrays[a].bytes == 0) continue;
@@ -997,7 +1017,7 @@ static void oracle_refuses_bad_arguments(void **state) {
   dw__problem *p = made(&spec);
   const dw_args good = p->args;
   dw_error e = {0};
-  const void **pointers[] = {(const void **)&p->args.q, &p->args.kv, (const void **)&p->args.kv_len,
+  const void **pointers[] = {(const void **)&p->args.q,         &p->args.kv,         (const void **)&p->args.kv_len,
                              (const void **)&p->args.kv_indptr, &p->args.kv_indices, &p->args.mask};
   const char *names[] = {"q", "kv", "kv_len", "kv_indptr", "kv_indices", "mask"};
   for (size_t i = 0; i < DW__COUNT(names); i++) {

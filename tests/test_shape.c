@@ -14,7 +14,7 @@
 #define FIELDS_MLA "h, t, qk, v, page, q, kv, o, target, limits"
 #define FIELDS_GQA "h, hk, t, d, qk, v, page, q, kv, o, target, limits"
 #define TARGETS "sm_80, sm_86, sm_87, sm_89, sm_90, sm_100, sm_103, sm_110, sm_120, sm_121"
-#define STARTS                                                                                               \
+#define STARTS                                                                                                     \
   "mla:, gqa:, kimi-k2.6-tp4, kimi-k2.6-tp8, kimi-k2.6-tp16, deepseek-v3-tp4, deepseek-v3-tp8, deepseek-v3-tp16, " \
   "qwen3-8b, qwen3-coder-30b-a3b"
 
@@ -56,8 +56,7 @@ static void shape_out_follows_q_unless_given(void **state) {
   assert_int_equal(parsed("mla:h=8,t=9,q=fp16,o=bf16").out, DW_BF16);
   assert_int_equal(parsed("mla:h=8,t=9,o=fp32,q=fp16").out, DW_F32);
   assert_int_equal(parsed("kimi-k2.6-tp8,q=fp16").out, DW_F16);
-  assert_prints("mla:h=8,t=9,q=f16,o=f32",
-                "mla:h=8,t=9,qk=576,v=512,page=1,q=fp16,kv=bf16,o=fp32,target=sm_120,limits=native");
+  assert_prints("mla:h=8,t=9,q=f16,o=f32", "mla:h=8,t=9,qk=576,v=512,page=1,q=fp16,kv=bf16,o=fp32,target=sm_120,limits=native");
 }
 
 static void preset_takes_other_fields(void **state) {
@@ -258,12 +257,18 @@ static void shape_check_finds_each_bad_member(void **state) {
     size_t offset;
     int value;
   } bad[] = {
-    {"attention", offsetof(dw_shape, attention), 7}, {"heads", offsetof(dw_shape, heads), -1},
-    {"kv_heads", offsetof(dw_shape, kv_heads), 2},   {"width", offsetof(dw_shape, width), 1026},
-    {"head_dim_qk", offsetof(dw_shape, head_dim_qk), 8}, {"head_dim_v", offsetof(dw_shape, head_dim_v), 592},
-    {"page", offsetof(dw_shape, page), 8},           {"q", offsetof(dw_shape, q), DW_F32},
-    {"kv", offsetof(dw_shape, kv), 9},               {"out", offsetof(dw_shape, out), 3},
-    {"target", offsetof(dw_shape, target), 70},      {"limits", offsetof(dw_shape, limits), 90},
+    {"attention", offsetof(dw_shape, attention), 7},
+    {"heads", offsetof(dw_shape, heads), -1},
+    {"kv_heads", offsetof(dw_shape, kv_heads), 2},
+    {"width", offsetof(dw_shape, width), 1026},
+    {"head_dim_qk", offsetof(dw_shape, head_dim_qk), 8},
+    {"head_dim_v", offsetof(dw_shape, head_dim_v), 592},
+    {"page", offsetof(dw_shape, page), 8},
+    {"q", offsetof(dw_shape, q), DW_F32},
+    {"kv", offsetof(dw_shape, kv), 9},
+    {"out", offsetof(dw_shape, out), 3},
+    {"target", offsetof(dw_shape, target), 70},
+    {"limits", offsetof(dw_shape, limits), 90},
   };
   for (size_t i = 0; i < DW__COUNT(bad); i++) {
     dw_shape shape = parsed("kimi-k2.6-tp8");
