@@ -26,10 +26,19 @@ static bool is_bad_input(dw_status status) {
 
 int cli_exit_code(dw_status status) { return is_bad_input(status) ? CLI_USAGE : CLI_WRONG; }
 
+// The log without its first line where the message already ends with it.
+static const char *log_after(const dw_error *error) {
+  const char *log = error->log ? error->log : "";
+  size_t line = strcspn(log, "\n"), size = strlen(error->message);
+  if (!line || line > size || memcmp(error->message + size - line, log, line) != 0) return log;
+  return log + line + (log[line] == '\n');
+}
+
 int cli_error(dw_error *error) {
   cli_progress("%s", "");
   fprintf(stderr, "draftwood: %s\n", error->message[0] ? error->message : dw_status_text(error->status));
-  if (error->log && error->log[0]) fprintf(stderr, "%s%s", error->log, strchr(error->log, 0)[-1] == '\n' ? "" : "\n");
+  const char *log = log_after(error);
+  if (*log) fprintf(stderr, "%s%s", log, strchr(log, 0)[-1] == '\n' ? "" : "\n");
   int code = cli_exit_code(error->status);
   dw_error_clear(error);
   return code;

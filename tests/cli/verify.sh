@@ -1,0 +1,22 @@
+# Rows against the oracle on the CPU: a kernel that is right, then one that does nothing.
+request=(kimi-k2.6-tp8,t=3 --variant family=reference --lengths 0,17 --seed 5)
+numbers() { sed -E -e 's/relative error of all [^,]*/relative error of all E/' -e 's/[0-9.]+ % of/SHARE of/'; }
+run verify "${request[@]}" --order random | grep -v -e '^  ' | numbers
+run verify "${request[@]}" --mask bits --addressing table --prefix-only --batch 3 | tail -n 2 | numbers
+run verify "${request[@]}" --json | grep -e '"rows"' -e '"failed"' -e '"device"' -e exit
+DRAFTWOOD_DRIVER=/nowhere/libcuda.so run verify "${request[@]}" --device gpu 2>&1 | grep -o -e SKIP -e 'exit .'
+
+cp -r "$(dirname "$script")/../../templates" .
+cat >templates/verify.cu.lua <<'END'
+@ for _, name in ipairs{"attention", "q", "kv", "out", "family", "combine"} do param.string(name) end
+@ for _, name in ipairs{"heads", "kv_heads", "width", "head_dim_qk", "head_dim_v", "page", "target", "limits"} do param.int(name) end
+@ for _, name in ipairs{"n_tiles", "setmaxnreg", "combine_splits", "checked"} do param.int(name) end
+#include "types.cuh"
+#include "ptx.cuh"
+#include "params.h"
+extern "C" __global__ void dw_verify(const __grid_constant__ dw_params p) {}
+#ifndef __CUDACC__
+extern "C" void dw_verify__host(const void *p) { dw_verify(*(const dw_params *)p); }
+#endif
+END
+DRAFTWOOD_TEMPLATES=templates run verify "${request[@]}" | grep -e wrong, -e exit | numbers
