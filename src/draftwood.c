@@ -750,7 +750,10 @@ dw_status dw_launch(const dw_kernel *kernel, const dw_args *given, void *stream,
   dw__plan_params(&kernel->image->shape, &kernel->image->variant, &kernel->bounds, &kernel->plan, &args, &params, &pack);
   // The mask moved into the workspace: it has to be packed there first.
   if (params.mask != args.mask) status = launch_one(kernel, &kernel->pack, &pack, stream, error);
-  for (int i = 0; i < kernel->plan.count && !status; i++) {
+  dw__launch first = kernel->launches[0];
+  first.dependent = params.dependent;  // the call's choice, not the plan's
+  if (!status) status = launch_one(kernel, &first, &params, stream, error);
+  for (int i = 1; i < kernel->plan.count && !status; i++) {
     status = launch_one(kernel, &kernel->launches[i], &params, stream, error);
   }
   return status;

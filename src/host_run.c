@@ -137,7 +137,7 @@ typedef struct call {
 } call;
 
 // Everything a kernel may touch. Of a dependent launch, what the grid before it writes is marked: the partial results where
-// that was a kernel of this same call, else everything, since it was some kernel of the engine.
+// that was a kernel of this same call, else what overlap_prologue says that a kernel of the engine may still be writing.
 static void list_buffers(const call *now, stage at, buffers *all) {
   const dw__problem *problem = now->problem;
   const dw_args *args = &problem->args;
@@ -148,17 +148,18 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->out, problem->out_bytes, before | write);
   add(all, args->lse, problem->lse_bytes, before | write);
   add(all, args->kv, problem->kv_bytes, before);
-  add(all, args->qo_indptr, (batch + 1) * sizeof(int32_t), before);
-  add(all, args->kv_len, batch * sizeof(int32_t), before);
-  add(all, args->kv_indptr, (batch + 1) * sizeof(int32_t), before);
-  add(all, args->kv_indices, problem->index_bytes, before);
-  add(all, args->draft_slots, problem->draft_slots_bytes, before);
-  add(all, args->block_table, problem->table_bytes, before);
+  add(all, args->qo_indptr, (batch + 1) * sizeof(int32_t), 0);
+  add(all, args->kv_len, batch * sizeof(int32_t), 0);
+  add(all, args->kv_indptr, (batch + 1) * sizeof(int32_t), 0);
+  add(all, args->kv_indices, problem->index_bytes, 0);
+  add(all, args->draft_slots, problem->draft_slots_bytes, 0);
+  add(all, args->block_table, problem->table_bytes, 0);
   add(all, args->mask, problem->mask_bytes, before);
   add(all, now->space->start, partial, at == ATTEND ? before | write : previous);
   add(all, now->space->start + partial, now->space->size - partial, at == PACK ? before | write : previous);
 }
 
+// As dw_launch does: whether the first kernel is dependent is the call's choice, of the others the plan's.
 static dw_status launch(call *now, const dw__plan_kernel *planned, stage at, const dw_params *params, dw_error *error) {
   buffers all = {.count = 0};
   list_buffers(now, at, &all);
@@ -174,7 +175,7 @@ static dw_status launch(call *now, const dw__plan_kernel *planned, stage at, con
     .seed = now->seed + (uint64_t)now->launched,
     .buffers = all.list,
     .n_buffers = all.count,
-    .dependent = planned->dependent,
+    .dependent = at == ATTEND ? params->dependent : planned->dependent,
   };
   if (!host.entry) {
     return dw__fail(error, DW_INTERNAL, "kernel", planned->entry, "a kernel of the source", "the plan names one it lacks");
