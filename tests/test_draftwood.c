@@ -704,6 +704,7 @@ static struct {
   const char *names[LAUNCHES_MAX];  // of the kernels launched
   dw_params params[LAUNCHES_MAX];
   unsigned grid[LAUNCHES_MAX][3];
+  bool dependent[LAUNCHES_MAX];  // may start before the kernel ahead of it has ended
 } device;
 
 static int device_init(unsigned flags) { return (int)flags; }
@@ -744,15 +745,24 @@ static int device_unload(void *module) {
   return module ? 0 : 1;
 }
 static int device_set(void *function, int attribute, int value) { return function && attribute && value ? 0 : 1; }
-static int device_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                         unsigned block_z, unsigned shared, void *stream, void **params, void **extra) {
-  (void)block_x, (void)block_y, (void)block_z, (void)shared, (void)stream, (void)extra;
+static int device_note(void *function, const unsigned grid[3], bool dependent, void **params) {
   if (device.fail_launch) return 700;
   int i = device.launches++ % LAUNCHES_MAX;
   device.names[i] = function;
+  device.dependent[i] = dependent;
   memcpy(&device.params[i], params[0], sizeof device.params[i]);
-  memcpy(device.grid[i], (unsigned[3]){grid_x, grid_y, grid_z}, sizeof device.grid[i]);
+  memcpy(device.grid[i], grid, sizeof device.grid[i]);
   return 0;
+}
+static int device_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                         unsigned block_z, unsigned shared, void *stream, void **params, void **extra) {
+  (void)block_x, (void)block_y, (void)block_z, (void)shared, (void)stream, (void)extra;
+  return device_note(function, (unsigned[3]){grid_x, grid_y, grid_z}, false, params);
+}
+static int device_launch_extended(const dw__cu_launch *launch, void *function, void **params, void **extra) {
+  bool dependent = false;
+  for (unsigned i = 0; i < launch->attribute_count; i++) dependent |= launch->attributes[i].id == DW__CU_LAUNCH_DEPENDENT;
+  return extra ? 1 : device_note(function, launch->grid, dependent, params);
 }
 static int device_capturing(void *stream, int *status) { return *status = device.capture, stream ? 1 : 0; }
 static int device_error(int result, const char **text) { return *text = result ? "CUDA_ERROR" : "", 0; }
@@ -774,6 +784,7 @@ static const dw__driver_table device_table = {
   .cuModuleUnload = device_unload,
   .cuFuncSetAttribute = device_set,
   .cuLaunchKernel = device_launch,
+  .cuLaunchKernelEx = device_launch_extended,
   .cuStreamIsCapturing = device_capturing,
   .cuGetErrorName = device_error,
   .cuGetErrorString = device_error,
@@ -967,6 +978,8 @@ static void nvrtc_launch_runs_the_plan(void **state) {
   assert_string_equal(device.names[0], "dw_verify");
   assert_string_equal(device.names[1], "dw_combine");
   assert_int_equal(device.params[0].total_q, 18);
+  assert_false(device.dependent[0]);
+  assert_true(device.dependent[1]);
   // Parents are packed into the workspace first, and that is where the kernel then looks.
   args.mask_kind = DW_MASK_PARENTS;
   args.mask = memory;
@@ -977,6 +990,12 @@ static void nvrtc_launch_runs_the_plan(void **state) {
   assert_string_equal(device.names[3], "dw_verify");
   assert_ptr_equal(device.params[2].mask, memory);
   assert_ptr_equal(device.params[2].out, device.params[3].mask);
+  // The kernel must know it, too, when it may start early.
+  args.mask_kind = DW_MASK_NONE;
+  args.overlap_prologue = 1;
+  assert_int_equal(dw_launch(kernel, &args, NULL, NULL), DW_OK);
+  assert_true(device.dependent[5]);
+  assert_true(device.params[5].dependent);
   dw_ctx_destroy(ctx);
 }
 
