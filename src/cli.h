@@ -22,6 +22,8 @@ typedef struct cli_command {
 int cli_gen(const cli_command *self, int argc, char **argv);
 int cli_build(const cli_command *self, int argc, char **argv);
 int cli_verify(const cli_command *self, int argc, char **argv);
+int cli_suite(const cli_command *self, int argc, char **argv);  // verify --suite
+int cli_bench(const cli_command *self, int argc, char **argv);
 int cli_presets(const cli_command *self, int argc, char **argv);
 int cli_cache(const cli_command *self, int argc, char **argv);
 int cli_doctor(const cli_command *self, int argc, char **argv);

@@ -23,7 +23,12 @@ static const char build_help[] =
 static const char verify_help[] =
   "Runs the kernel on random problems and compares each row with an fp64 oracle. SHAPE as in draftwood gen --help.\n"
   "--device host runs the generated source on the CPU and needs a C++ compiler, --device gpu needs a GPU of the target.\n"
-  "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.";
+  "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
+  "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.";
+
+static const char bench_help[] =
+  "Times a call on a GPU: a graph of many calls over rotating KV, replayed; median, 10th and 90th percentile of a call.\n"
+  "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.";
 
 static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
@@ -33,6 +38,7 @@ static const cli_command commands[] = {
   {"gen", "SHAPE [options]", "Prints the CUDA C++ source of a kernel", shape_help, cli_gen},
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
+  {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},

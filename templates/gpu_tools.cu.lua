@@ -38,20 +38,27 @@ DEV s64 shuffle_s64(s64 v, u32 source) {
   w.half[1] = shuffle(w.half[1], source);
   return (s64)w.bits;
 }
-DEV double warp_total(double v) {
-#pragma unroll
-  for (u32 step = 16; step; step >>= 1) {
-    Word64 w;
-    w.number = v;
-    w.half[0] = shuffle_xor(w.half[0], step);
-    w.half[1] = shuffle_xor(w.half[1], step);
-    v += w.number;
-  }
-  return v;
+// A value from lane `lane`, or from the lane whose number differs in the bits of `step`.
+DEV double fetch(double v, u32 lane) {
+  Word64 w;
+  w.number = v;
+  w.half[0] = shuffle(w.half[0], lane);
+  w.half[1] = shuffle(w.half[1], lane);
+  return w.number;
 }
-DEV float warp_total(float v) {
+DEV float fetch(float v, u32 lane) { return shuffle(v, lane); }
+DEV double swap(double v, u32 step) {
+  Word64 w;
+  w.number = v;
+  w.half[0] = shuffle_xor(w.half[0], step);
+  w.half[1] = shuffle_xor(w.half[1], step);
+  return w.number;
+}
+DEV float swap(float v, u32 step) { return shuffle_xor(v, step); }
+template <class T>
+DEV T warp_total(T v) {
 #pragma unroll
-  for (u32 step = 16; step; step >>= 1) v += shuffle_xor(v, step);
+  for (u32 step = 16; step; step >>= 1) v += swap(v, step);
   return v;
 }
 DEV double exponential(double x) { return exp(x); }
@@ -135,27 +142,6 @@ struct Vector {
   bool live;  // there is such a vector and it is not dead
 };
 
-// Adds a token. The plain kernel's product with V takes the weight rounded to the KV type, its sum does not.
-template <class T, bool ROUNDED>
-DEV void take_token(const dw_oracle_params &p, Vector<T> &v, const T (&kv)[Q_EACH]) {
-  T score = 0;
-#pragma unroll
-  for (int i = 0; i < Q_EACH; i++) score += v.q[i] * kv[i];
-  score = warp_total(score) * (T)p.scale;
-  if (score > v.max) {
-    const T keep = exponential(v.max - score);
-    v.sum *= keep;
-#pragma unroll
-    for (int i = 0; i < V_EACH; i++) v.out[i] *= keep;
-    v.max = score;
-  }
-  T weight = exponential(score - v.max);
-  v.sum += weight;
-  if (ROUNDED) weight = widen(narrow((float)weight, p.kv_f16), p.kv_f16);
-#pragma unroll
-  for (int i = 0; i < V_EACH; i++) v.out[i] += weight * kv[i];
-}
-
 template <class T>
 DEV void start_vector(const dw_oracle_params &p, const Span &s, int index, Vector<T> &v) {
   v.node = index / p.heads;
@@ -175,8 +161,46 @@ DEV void load_token(const dw_oracle_params &p, s64 offset, u16 (&raw)[Q_EACH]) {
   for (int i = 0; i < Q_EACH; i++) raw[i] = kv[lane_id() + 32 * i];
 }
 
-// 32 tokens: lane i knows where token i is and who sees it. What nobody sees is not read. The next token is on its way while
-// this one is worked on.
+// 32 tokens at a time, as the CPU's oracle does: lane i knows where token i is and who sees it. What nobody sees is not read.
+// The next token is on its way while this one is worked on.
+template <class Work>
+DEV void each_token(const dw_oracle_params &p, u32 left, s64 offset, Work work) {
+  u16 raw[Q_EACH];
+  load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
+  while (left) {
+    const u32 now = lowest_bit(left);
+    u16 kv[Q_EACH];
+    left &= left - 1;
+#pragma unroll
+    for (int i = 0; i < Q_EACH; i++) kv[i] = raw[i];
+    if (left) load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
+    work(now, kv);
+  }
+}
+
+// The softmax of 32 scores, one a lane: they become weights; what was summed up before is brought to the new maximum. The plain
+// kernel's product with V takes the weights rounded to the KV type, its sum does not.
+template <class T, bool ROUNDED>
+DEV T take_scores(const dw_oracle_params &p, Vector<T> &v, T score, bool seen) {
+  T max = seen ? score : v.max;
+#pragma unroll
+  for (u32 step = 16; step; step >>= 1) {
+    const T other = swap(max, step);
+    if (other > max) max = other;
+  }
+  if (max < v.max) max = v.max;
+  if (max > v.max) {
+    const T keep = exponential(v.max - max);
+    v.sum *= keep;
+#pragma unroll
+    for (int i = 0; i < V_EACH; i++) v.out[i] *= keep;
+    v.max = max;
+  }
+  const T weight = seen ? exponential(score - max) : 0;
+  v.sum += warp_total(weight);
+  return ROUNDED ? widen(narrow((float)weight, p.kv_f16), p.kv_f16) : weight;
+}
+
 template <class T, bool ROUNDED>
 DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first, int end, Vector<T> (&v)[DW_T_WARP_VECTORS]) {
   const int token = first + (int)lane_id();
@@ -188,19 +212,31 @@ DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first,
   }
   if (!left) return;
   const s64 offset = token < end ? token_offset(p, s, b, token) : 0;
-  u16 raw[Q_EACH];
-  load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
-  while (left) {
-    const u32 now = lowest_bit(left);
-    left &= left - 1;
-    T kv[Q_EACH];
+  T weight[DW_T_WARP_VECTORS];  // of this lane's token: first the score
 #pragma unroll
-    for (int i = 0; i < Q_EACH; i++) kv[i] = (T)widen(raw[i], p.kv_f16);
-    if (left) load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
+  for (int k = 0; k < DW_T_WARP_VECTORS; k++) weight[k] = 0;
+  each_token(p, left, offset, [&](u32 now, const u16(&kv)[Q_EACH]) {
 #pragma unroll
-    for (int k = 0; k < DW_T_WARP_VECTORS; k++)
-      if (seen[k] >> now & 1) take_token<T, ROUNDED>(p, v[k], kv);
-  }
+    for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
+      T score = 0;
+#pragma unroll
+      for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)widen(kv[i], p.kv_f16);
+      score = warp_total(score) * (T)p.scale;
+      if (lane_id() == now) weight[k] = score;
+    }
+  });
+#pragma unroll
+  for (int k = 0; k < DW_T_WARP_VECTORS; k++)
+    if (seen[k]) weight[k] = take_scores<T, ROUNDED>(p, v[k], weight[k], seen[k] >> lane_id() & 1);
+  each_token(p, left, offset, [&](u32 now, const u16(&kv)[Q_EACH]) {
+#pragma unroll
+    for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
+      const T w = fetch(weight[k], now);
+      if (!(seen[k] >> now & 1)) continue;
+#pragma unroll
+      for (int i = 0; i < V_EACH; i++) v[k].out[i] += w * (T)widen(kv[i], p.kv_f16);
+    }
+  });
 }
 
 template <class T, bool ROUNDED>

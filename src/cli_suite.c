@@ -1,0 +1,355 @@
+// draftwood verify --device gpu --suite: the kernel contract on a GPU, over a subset of all combinations that meets each pair of
+// heads and width with every prefix length, and everything else at random. A case is its seed: --seed S --cases 1 runs it again.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../runtime/gpu.h"
+#include "cli.h"
+#include "flow.h"
+#include "gpu_verify.h"
+#include "plan.h"
+#include "random.h"
+
+static const int heads_list[] = {4, 8, 12, 16, 20, 64};
+static const int width_list[] = {1, 4, 9, 17, 33, 64, 128};
+static const int prefix_list[] = {0, 1, 15, 16, 17, 63, 64, 65, 1000, 5700, 23000, 91000, 185000};
+static const int batch_list[] = {1, 3, 8};
+enum { QUICK_PREFIXES = 8, BATCH_MOST = 8, QK = 576, V = 512 };
+
+// Vector-token pairs that a case may have: about a second of the fp64 oracle on a large GPU.
+#define PAIRS_MOST 1600000000LL
+#define PAIRS_QUICK 20000000LL
+
+typedef struct asked {
+  int device_word, device, cases, seed, target;
+  bool suite, quick, verbose, build_only, small;
+  const char *variant;
+} asked;
+
+typedef struct suite {
+  const asked *want;
+  dw_ctx *ctx;
+  dw__gpu *gpu;
+  dw__gpu_tools *tools;
+  dw__gpu_judge *judge;
+  int passed, failed;
+  double worst;  // error over bound
+} suite;
+
+// ---- cases ----------------------------------------------------------------------------------------------------
+
+typedef struct suite_case {
+  int prefix[2][BATCH_MOST], rows[2][BATCH_MOST];
+  dw__gpu_check check;
+} suite_case;
+
+static int pick(uint64_t *state, const int *list, size_t count) { return list[dw__random_below(state, (int)count)]; }
+#define PICK(state, list) pick(state, list, DW__COUNT(list))
+
+static dw_shape choose_shape(const asked *want, int seed, uint64_t *state, int sm_target) {
+  int pair = seed % (int)(DW__COUNT(heads_list) * DW__COUNT(width_list));
+  dw_shape shape = {.attention = DW_MLA,
+                    .heads = heads_list[pair % (int)DW__COUNT(heads_list)],
+                    .kv_heads = 1,
+                    .width = width_list[pair / (int)DW__COUNT(heads_list)],
+                    .head_dim_qk = QK,
+                    .head_dim_v = V,
+                    .page = seed % 2 ? 64 : 1,
+                    .target = sm_target,
+                    .limits = sm_target < 120 ? 120 : 0};
+  if (want->small) shape.heads = 4 + 4 * (pair % 2), shape.width = 1 + pair % 5;
+  if (seed % 16 == 5) shape.page = 16;
+  dw_dtype type = seed % 5 == 3 ? DW_F16 : DW_BF16;
+  shape.q = shape.kv = type;
+  shape.out = dw__random_below(state, 6) == 0 ? DW_F32 : type;
+  return shape;
+}
+
+// The prefix length of a seed: every pair of heads and width meets each in turn.
+static int main_prefix(const asked *want, int seed) {
+  int pairs = (int)(DW__COUNT(heads_list) * DW__COUNT(width_list));
+  int count = want->quick ? QUICK_PREFIXES : (int)DW__COUNT(prefix_list);
+  return prefix_list[(seed % pairs * 5 + seed / pairs) % count];
+}
+
+static void choose_contents(suite_case *c, int which, int longest, uint64_t *state) {
+  dw__gpu_spec *spec = &c->check.spec;
+  for (int b = 0; b < spec->batch; b++) {
+    int length = dw__random_below(state, 3) ? longest : dw__random_below(state, longest + 1);
+    c->prefix[which][b] = which && b == 0 ? longest / 2 : length;
+    c->rows[which][b] = dw__random_below(state, 4) ? spec->shape.width : dw__random_below(state, spec->shape.width + 1);
+  }
+  dw__gpu_contents *contents = which ? &c->check.other : &c->check.first;
+  *contents = (dw__gpu_contents){c->prefix[which], spec->ragged ? c->rows[which] : NULL, dw__random(state)};
+}
+
+static int choose_batch(const asked *want, const dw_shape *shape, int longest, uint64_t *state) {
+  int batch = PICK(state, batch_list);
+  long long pairs = (long long)shape->heads * shape->width * (longest + shape->width);
+  long long most = want->quick ? PAIRS_QUICK : PAIRS_MOST;
+  while (batch > 1 && pairs * batch > most) batch = batch == 8 ? 3 : 1;
+  return want->small && batch > 2 ? 2 : batch;
+}
+
+static void choose_spec(const asked *want, int longest, suite_case *c, uint64_t *state) {
+  dw__gpu_spec *spec = &c->check.spec;
+  *spec = (dw__gpu_spec){.shape = c->check.shape,
+                         .batch = choose_batch(want, &c->check.shape, longest, state),
+                         .longest = longest,
+                         .ragged = dw__random_below(state, 3) > 0,
+                         .mask_kind = (dw_mask)dw__random_below(state, 3),
+                         .tree = dw__random_below(state, 4) ? DW__TREE_RANDOM : DW__TREE_STAR,
+                         .addressing = dw__random_below(state, 2) ? DW_BLOCK_TABLE : DW_CSR,
+                         .index64 = dw__random_below(state, 2),
+                         .lengths_include_drafts = dw__random_below(state, 2),
+                         .dead_nodes = dw__random_below(state, 2),
+                         .strided = dw__random_below(state, 2),
+                         .shuffle = dw__random_below(state, 5) > 0,
+                         .scatter = dw__random_below(state, 2),
+                         .lse_base_e = dw__random_below(state, 2),
+                         .q_scale = dw__random_below(state, 4) ? 1.f : 3.f,
+                         .sets = 1,
+                         .poison = 1};
+  spec->draft_slots = spec->addressing == DW_CSR && !spec->lengths_include_drafts && dw__random_below(state, 2);
+}
+
+// Three in four: what the rule table takes. The others: any variant it knows, or a plain family where the prefix is short.
+static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, uint64_t *state, dw_error *error) {
+  static const char *const plain[] = {"family=split,combine=many,combine_splits=8", "family=reference"};
+  dw_bounds bounds = cli_bounds(&c->check.shape, c->check.spec.batch, longest + c->check.shape.width);
+  bounds.sm_count = sms;
+  if (dw__random_below(state, 4) == 0)
+    bounds.split_tokens = c->check.split_tokens = longest > 20000 ? 4096 : 16 << dw__random_below(state, 4);
+  int which = seed % 4 == 3 ? dw__random_below(state, 12) : -1;
+  dw_status status = dw_variant_choose(&c->check.shape, &bounds, &c->check.variant, error);
+  if (which >= 10 && longest <= 5700) return cli_variant(plain[which - 10], &c->check.shape, NULL, &c->check.variant, error);
+  dw_variant other;
+  if (which >= 0 && dw_variant_enumerate(&c->check.shape, (size_t)which, &other) == DW_OK) c->check.variant = other;
+  return status;
+}
+
+static dw_status make_case(const asked *want, int seed, int target, int sms, suite_case *c, dw_error *error) {
+  uint64_t state = (uint64_t)seed * 2654435761u + 17;
+  int longest = main_prefix(want, seed);
+  memset(c, 0, sizeof *c);
+  c->check.shape = choose_shape(want, seed, &state, target);
+  c->check.capture = seed % 2 ? DW__CAPTURE_GLOBAL : DW__CAPTURE_RELAXED;
+  choose_spec(want, longest, c, &state);
+  choose_contents(c, 0, longest, &state);
+  choose_contents(c, 1, longest, &state);
+  if (want->variant) return cli_variant(want->variant, &c->check.shape, NULL, &c->check.variant, error);
+  return choose_variant(seed, longest, sms, c, &state, error);
+}
+
+static void describe(const suite_case *c, int seed, char *text, size_t n) {
+  static const char *const masks[] = {"none", "parents", "bits"};
+  char shape[DW_TEXT_MAX], variant[DW_TEXT_MAX];
+  const dw__gpu_spec *s = &c->check.spec;
+  dw_shape_print(&c->check.shape, shape, sizeof shape);
+  cli_variant_text(&c->check.variant, variant);
+  snprintf(text, n, "seed %d: %s %s B=%d longest=%d%s mask=%s%s %s%s%s lengths=%s%s%s%s split=%d", seed, shape, variant,
+           s->batch, s->longest, s->ragged ? " ragged" : "", masks[s->mask_kind],
+           s->dead_nodes && s->mask_kind == DW_MASK_PARENTS ? "+dead" : "", s->addressing == DW_CSR ? "csr" : "table",
+           s->addressing == DW_CSR && s->index64 ? "64" : "", s->addressing == DW_CSR && s->scatter ? " scattered" : "",
+           s->lengths_include_drafts ? "all" : "prefix", s->draft_slots ? " draft_slots" : "", s->strided ? " strided" : "",
+           s->lse_base_e ? " base_e" : "", c->check.split_tokens);
+}
+
+// ---- running --------------------------------------------------------------------------------------------------
+
+static double ratio(const dw__comparison *comparison) {
+  const dw__row_error *row = &comparison->worst;
+  return row->bound > 0 ? row->relative / row->bound : 0;
+}
+
+static void tell(suite *s, const char *name, const dw__gpu_verdict *verdict, dw_error *error) {
+  double worse = ratio(&verdict->eager) > ratio(&verdict->replay) ? ratio(&verdict->eager) : ratio(&verdict->replay);
+  if (worse > s->worst) s->worst = worse;
+  cli_progress("%s", "");
+  if (error->status) printf("FAILED %s\n  at %s: %s\n", name, verdict->step, error->message);
+  else if (s->want->verbose) printf("ok %.2f s, worst row at %.2f of its bound: %s\n", verdict->seconds, worse, name);
+  if (error->status && error->log) printf("%s\n", error->log);
+  fflush(stdout);
+}
+
+// A device error is the last word of its context: nothing after it can be judged.
+static bool is_fatal(dw_status status) { return status == DW_DRIVER; }
+
+static bool run_case(suite *s, int seed) {
+  char name[1024];
+  suite_case *c = calloc(1, sizeof *c);
+  dw_error error = {0};
+  dw__gpu_verdict verdict = {.step = "case"};
+  if (!c) return false;
+  const dw__device *device = dw__gpu_device(s->gpu);
+  dw_status status = make_case(s->want, seed, device->cc, device->sm_count, c, &error);
+  describe(c, seed, name, sizeof name);
+  if (!status) status = dw__gpu_verify(s->ctx, s->tools, s->judge, &c->check, &verdict, &error);
+  *(status ? &s->failed : &s->passed) += 1;
+  tell(s, name, &verdict, &error);
+  dw_error_clear(&error);
+  free(c);
+  return !is_fatal(status);
+}
+
+static void run_cases(suite *s) {
+  for (int i = 0; i < s->want->cases; i++) {
+    cli_progress("case %d of %d, %d failed", i + 1, s->want->cases, s->failed);
+    if (run_case(s, s->want->seed + i)) continue;
+    printf("the device cannot go on: %d cases were not run\n", s->want->cases - i - 1);
+    s->failed += s->want->cases - i - 1;
+    return;
+  }
+}
+
+// ---- what the driver says of cubins that are not right ---------------------------------------------------------
+
+static void try_image(suite *s, const char *what, const void *data, size_t size, dw_status wanted) {
+  dw_error error = {0};
+  dw__module *module = NULL;
+  dw_status status = dw__module_load(dw__gpu_driver(s->gpu), data, size, &module, &error);
+  dw__module_unload(module);
+  bool as_wanted = wanted == DW_OK ? status == DW_OK || status == DW_BAD_CUBIN : status == wanted;
+  *(as_wanted ? &s->passed : &s->failed) += 1;
+  printf("%s%s cubin: %s%s%s\n", as_wanted ? "" : "FAILED ", what, dw_status_name(status), status ? ": " : "", error.message);
+  dw_error_clear(&error);
+}
+
+// Somewhere in the middle: a changed bit of code cannot be told from another kernel, so both answers are right there.
+static void try_damaged(suite *s, const unsigned char *data, size_t size) {
+  unsigned char *copy = malloc(size);
+  if (!copy) return;
+  memcpy(copy, data, size);
+  try_image(s, "truncated to half", copy, size / 2, DW_BAD_CUBIN);
+  try_image(s, "truncated to 40 bytes", copy, 40, DW_BAD_CUBIN);
+  copy[1] ^= 4;
+  try_image(s, "bit-flipped (magic)", copy, size, DW_BAD_CUBIN);
+  memcpy(copy, data, size);
+  copy[42] ^= 0x80;  // e_shoff
+  try_image(s, "bit-flipped (section table)", copy, size, DW_BAD_CUBIN);
+  memcpy(copy, data, size);
+  copy[size / 2] ^= 1;
+  try_image(s, "bit-flipped (middle)", copy, size, DW_OK);
+  free(copy);
+}
+
+static void try_images(suite *s) {
+  dw_shape shape = {.attention = DW_MLA,
+                    .heads = 8,
+                    .kv_heads = 1,
+                    .width = 1,
+                    .head_dim_qk = QK,
+                    .head_dim_v = V,
+                    .page = 1,
+                    .target = dw__gpu_device(s->gpu)->cc};
+  dw_variant reference;
+  dw_cubin *cubin = NULL;
+  dw_error error = {0};
+  dw_status status = dw_variant_parse("family=reference", &reference, &error);
+  if (!status) status = dw_cubin_build(s->ctx, &shape, &reference, &cubin, &error);
+  if (!status) try_damaged(s, cubin->data, cubin->size);
+  dw_cubin_free(cubin);
+  shape.target = shape.target == 120 ? 90 : 120;
+  if (!status) status = dw_cubin_build(s->ctx, &shape, &reference, &cubin, &error);
+  if (!status) {
+    try_image(s, "wrong-arch", cubin->data, cubin->size, DW_WRONG_ARCH);
+    dw_cubin_free(cubin);
+  }
+  if (!status) return;
+  printf("FAILED cubins for the damage cases: %s\n", error.message);
+  s->failed++;
+  dw_error_clear(&error);
+}
+
+// ---- the command ----------------------------------------------------------------------------------------------
+
+static dw_status open_suite(suite *s, dw_error *error) {
+  dw__driver *driver;
+  int count = 0;
+  dw_status status = dw__ctx_driver(s->ctx, &driver, error);
+  if (!status) status = dw__driver_device_count(driver, &count, error);
+  if (!status && s->want->device >= count)
+    status = dw__fail_int(error, DW_NO_DRIVER, "device", s->want->device, "a GPU of this machine", "%d found", count);
+  if (!status) status = dw__gpu_open(driver, s->want->device, &s->gpu, error);
+  if (!status) status = dw__gpu_tools_open(s->ctx, s->gpu, QK, V, &s->tools, error);
+  return status ? status : dw__gpu_judge_open(s->tools, &s->judge, error);
+}
+
+static int run_suite(suite *s) {
+  dw_error error = {0};
+  double worst;
+  dw_status status = open_suite(s, &error);
+  if (status) {
+    bool none = !s->gpu && (status == DW_NO_DRIVER || status == DW_DRIVER);
+    int code = cli_error(&error);
+    return none ? CLI_USAGE : code;
+  }
+  status = dw__gpu_judge_check(s->judge, QK, V, &worst, &error);
+  if (status) return cli_error(&error);
+  printf("the oracles on CPU and GPU agree within %.1e on %s\n", worst, dw__gpu_device(s->gpu)->name);
+  try_images(s);
+  run_cases(s);
+  printf("worst row at %.2f of its bound\n%d passed, %d failed\n", s->worst, s->passed, s->failed);
+  return s->failed ? CLI_WRONG : CLI_DONE;
+}
+
+// Everything that the suite will load, for a machine without a compiler.
+static int build_all(suite *s) {
+  dw_error error = {0};
+  int target = s->want->target, sms = dw__target_sm_count(target);
+  dw_status status = dw__gpu_tools_build(s->ctx, QK, V, target, &error);
+  suite_case *c = calloc(1, sizeof *c);
+  for (int i = 0; c && i < s->want->cases && !status; i++) {
+    dw_cubin *cubin = NULL;
+    cli_progress("building case %d of %d", i + 1, s->want->cases);
+    status = make_case(s->want, s->want->seed + i, target, sms, c, &error);
+    if (!status) status = dw_cubin_build(s->ctx, &c->check.shape, &c->check.variant, &cubin, &error);
+    dw_cubin_free(cubin);
+  }
+  const int targets[] = {target, target == 120 ? 90 : 120};
+  for (int i = 0; i < 2 && !status; i++) {
+    dw_variant reference;
+    dw_cubin *cubin = NULL;
+    dw_shape shape = {
+      .attention = DW_MLA, .heads = 8, .kv_heads = 1, .width = 1, .head_dim_qk = QK, .head_dim_v = V, .page = 1};
+    shape.target = targets[i];
+    status = dw_variant_parse("family=reference", &reference, &error);
+    if (!status) status = dw_cubin_build(s->ctx, &shape, &reference, &cubin, &error);
+    dw_cubin_free(cubin);
+  }
+  free(c);
+  cli_progress("%s", "");
+  return status ? cli_error(&error) : CLI_DONE;
+}
+
+int cli_suite(const cli_command *self, int argc, char **argv) {
+  asked want = {.cases = 0, .seed = 0, .target = 90};
+  const cli_option options[] = {
+    {"device", "host|gpu", CLI_WORD, &want.device_word, 0, 0, "gpu"},
+    {"suite", NULL, CLI_FLAG, &want.suite, 0, 0, "this: the whole contract, case after case"},
+    {"quick", NULL, CLI_FLAG, &want.quick, 0, 0, "prefixes to 65 tokens, 42 cases: for compute-sanitizer"},
+    {"small", NULL, CLI_FLAG, &want.small, 0, 0, "at most 8 heads, 5 drafts and 2 requests: for an emulated GPU"},
+    {"cases", "N", CLI_INT, &want.cases, 1, 100000, "how many (273; 42 with --quick)"},
+    {"seed", "S", CLI_INT, &want.seed, 0, 1 << 30, "of the first case (0); the next has the next"},
+    {"variant", "TEXT", CLI_TEXT, &want.variant, 0, 0, "this variant in every case"},
+    {"gpu", "N", CLI_INT, &want.device, 0, 63, "which GPU (0)"},
+    {"verbose", NULL, CLI_FLAG, &want.verbose, 0, 0, "a line for each case, not only for failures"},
+    {"build-only", NULL, CLI_FLAG, &want.build_only, 0, 0, "compile what the run needs into the cache; needs no GPU"},
+    {"target", "N", CLI_INT, &want.target, 80, 199, "with --build-only: for this device class (90)"},
+  };
+  int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
+  if (code != CLI_GO_ON) return code;
+  if (argc > 1) return cli_usage("verify --suite takes no shape, found %s", argv[1]);
+  if (!want.device_word && !want.build_only) return cli_usage("verify --suite: needs --device gpu");
+  if (!want.cases) want.cases = want.quick ? 42 : 273;
+  suite s = {.want = &want};
+  code = cli_open(&s.ctx);
+  if (code != CLI_GO_ON) return code;
+  code = want.build_only ? build_all(&s) : run_suite(&s);
+  dw__gpu_judge_close(s.judge);
+  dw__gpu_tools_close(s.tools);
+  dw__gpu_close(s.gpu);
+  dw_ctx_destroy(s.ctx);
+  return code;
+}

@@ -1,0 +1,576 @@
+// See gpu_problem.h.
+#include "gpu_problem.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "random.h"
+
+enum { GUARD = 4096 };           // bytes before and behind out and lse
+#define POISON_WORD 0x7FED7FEDu  // NaN in bf16, fp16 and fp32
+
+// An array that is written whole from the host.
+typedef struct table {
+  void *device;
+  char *host;
+  size_t bytes;
+} table;
+
+typedef struct guarded {
+  char *device;  // the array begins GUARD bytes into it
+  void *kept;
+  size_t bytes;  // of the array, a multiple of 4
+} guarded;
+
+// What differs from set to set.
+typedef struct slot_set {
+  table indices, drafts, pages;
+} slot_set;
+
+struct dw__gpu_problem {
+  const dw__gpu_tools *tools;
+  dw__gpu *gpu;
+  dw__gpu_spec spec;
+  dw_args args;
+  int *prefix, *rows;
+  int owned_rows;
+  int64_t pool_tokens, unit;  // unit: tokens that are handed out together
+  size_t q_bytes, kv_bytes;
+  void *q, *kv;
+  unsigned *count;
+  guarded out, lse;
+  table kv_len, qo_indptr, kv_indptr, mask, used;
+  slot_set *sets;
+  int *order;  // units in the order in which they are handed out
+  int64_t taken;
+};
+
+static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// ---- memory ---------------------------------------------------------------------------------------------------
+
+static dw_status table_make(dw__gpu *gpu, table *t, size_t bytes, dw_error *error) {
+  t->bytes = bytes;
+  t->host = dw__calloc(1, bytes ? bytes : 1);
+  if (!t->host) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
+  return dw__gpu_alloc(gpu, bytes, &t->device, error);
+}
+
+static dw_status table_write(dw__gpu *gpu, const table *t, dw_error *error) {
+  return t->host ? dw__gpu_upload(gpu, t->device, t->host, t->bytes, error) : DW_OK;
+}
+
+static void table_free(dw__gpu *gpu, table *t) {
+  if (t->device) dw__gpu_free(gpu, t->device);
+  dw__release(t->host);
+}
+
+static dw_status guarded_make(dw__gpu *gpu, guarded *g, size_t bytes, dw_error *error) {
+  void *device;
+  g->bytes = (bytes + 3) / 4 * 4;
+  dw_status status = dw__gpu_alloc(gpu, g->bytes + 2 * GUARD, &device, error);
+  g->device = device;
+  return status ? status : dw__gpu_alloc(gpu, g->bytes, &g->kept, error);
+}
+
+static void guarded_free(dw__gpu *gpu, guarded *g) {
+  if (g->device) dw__gpu_free(gpu, g->device);
+  if (g->kept) dw__gpu_free(gpu, g->kept);
+}
+
+// Elements from the first to behind the last one used.
+static size_t extent(int64_t outer, int64_t outer_stride, int64_t inner, int64_t inner_stride, int64_t last) {
+  return (size_t)((outer - 1) * outer_stride + (inner - 1) * inner_stride + last);
+}
+
+// ---- making ---------------------------------------------------------------------------------------------------
+
+static dw_status check(const dw__gpu_spec *spec, dw_error *error) {
+  dw_status status = dw_shape_check(&spec->shape, error);
+  if (status) return status;
+  if (spec->shape.attention != DW_MLA)
+    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "one pool for K and V");
+  if (spec->batch < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests");
+  if (spec->longest < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", spec->longest, "0 or more", "committed tokens");
+  if (spec->sets < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "sets", spec->sets, "1 or more", "slot sets");
+  int64_t tokens = (int64_t)spec->batch * ((int64_t)spec->longest + spec->shape.width);
+  if (tokens > INT_MAX / 2 || spec->pool_tokens > INT_MAX / 2)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", tokens, "2^30 tokens in all", "the problem is too large");
+  return DW_OK;
+}
+
+static int total_rows(const dw__gpu_problem *problem) { return problem->spec.batch * problem->spec.shape.width; }
+
+// The strides that problem.c uses too: rows stay 16-byte aligned, nothing is tight.
+static void choose_strides(dw__gpu_problem *problem) {
+  const dw_shape *shape = &problem->spec.shape;
+  dw_args *args = &problem->args;
+  bool wide = problem->spec.strided;
+  args->q_head_stride = shape->head_dim_qk + (wide ? 8 : 0);
+  args->q_row_stride = shape->heads * args->q_head_stride + (wide ? 24 : 0);
+  args->out_head_stride = shape->head_dim_v + (wide ? 8 : 0);
+  args->out_row_stride = shape->heads * args->out_head_stride + (wide ? 16 : 0);
+  args->lse_row_stride = shape->heads + (wide ? 3 : 0);
+  args->kv_token_stride = shape->head_dim_qk + (wide ? 24 : 0);
+  args->kv_page_stride = shape->page * args->kv_token_stride + (wide && shape->page > 1 ? 40 : 0);
+}
+
+static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
+  const dw_shape *shape = &problem->spec.shape;
+  const dw_args *args = &problem->args;
+  int rows = total_rows(problem);
+  size_t out = extent(rows, args->out_row_stride, shape->heads, args->out_head_stride, shape->head_dim_v);
+  problem->q_bytes = 2 * extent(rows, args->q_row_stride, shape->heads, args->q_head_stride, shape->head_dim_qk);
+  dw_status status = dw__gpu_alloc(problem->gpu, problem->q_bytes, &problem->q, error);
+  if (!status) status = guarded_make(problem->gpu, &problem->out, out * dw__dtype_size(shape->out), error);
+  if (!status)
+    status = guarded_make(problem->gpu, &problem->lse, 4 * extent(rows, args->lse_row_stride, shape->heads, 1, 1), error);
+  return status;
+}
+
+// Tokens of all requests at most, whole units each.
+static int64_t set_tokens(const dw__gpu_problem *problem) {
+  const dw__gpu_spec *spec = &problem->spec;
+  return spec->batch * div_up((int64_t)spec->longest + spec->shape.width, problem->unit) * problem->unit;
+}
+
+static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  int page = spec->shape.page;
+  int64_t tokens = set_tokens(problem) * 5 / 4 + page;
+  if (tokens < spec->pool_tokens) tokens = spec->pool_tokens;
+  int64_t pages = div_up(tokens, page);
+  problem->pool_tokens = pages * page;
+  problem->kv_bytes =
+    2 * extent(pages, problem->args.kv_page_stride, page, problem->args.kv_token_stride, spec->shape.head_dim_qk);
+  problem->order = dw__alloc((size_t)(problem->pool_tokens / problem->unit) * sizeof *problem->order);
+  if (!problem->order) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
+  dw_status status = dw__gpu_alloc(problem->gpu, problem->kv_bytes, &problem->kv, error);
+  return status ? status : table_make(problem->gpu, &problem->used, (size_t)problem->pool_tokens, error);
+}
+
+static int table_columns(const dw__gpu_spec *spec) {
+  return (int)div_up((int64_t)spec->longest + spec->shape.width, spec->shape.page) + (spec->strided ? 2 : 0);
+}
+static int table_stride(const dw__gpu_spec *spec) { return table_columns(spec) + (spec->strided ? 3 : 0); }
+
+static dw_status make_set(dw__gpu_problem *problem, slot_set *set, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  size_t index = spec->index64 ? 8 : 4;
+  if (spec->addressing == DW_BLOCK_TABLE) {
+    return table_make(problem->gpu, &set->pages, 4 * extent(spec->batch, table_stride(spec), table_columns(spec), 1, 1), error);
+  }
+  size_t tokens = (size_t)spec->batch * ((size_t)spec->longest + (spec->draft_slots ? 0 : (size_t)spec->shape.width));
+  dw_status status = table_make(problem->gpu, &set->indices, tokens * index, error);
+  if (!status && spec->draft_slots) status = table_make(problem->gpu, &set->drafts, (size_t)total_rows(problem) * index, error);
+  return status;
+}
+
+static int mask_words(const dw__gpu_spec *spec) { return (spec->shape.width + 31) / 32 + (spec->strided ? 2 : 0); }
+
+static dw_status make_tables(dw__gpu_problem *problem, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  size_t batch = (size_t)spec->batch, rows = (size_t)total_rows(problem);
+  size_t row_words = spec->mask_kind == DW_MASK_BITS ? (size_t)mask_words(spec) : 1;
+  dw_status status = table_make(problem->gpu, &problem->kv_len, 4 * batch, error);
+  if (!status && spec->ragged) status = table_make(problem->gpu, &problem->qo_indptr, 4 * (batch + 1), error);
+  if (!status && spec->addressing == DW_CSR) status = table_make(problem->gpu, &problem->kv_indptr, 4 * (batch + 1), error);
+  if (!status && spec->mask_kind != DW_MASK_NONE)
+    status = table_make(problem->gpu, &problem->mask, 4 * rows * row_words, error);
+  for (int s = 0; s < spec->sets && !status; s++) status = make_set(problem, &problem->sets[s], error);
+  return status;
+}
+
+static void fill_args(dw__gpu_problem *problem) {
+  const dw__gpu_spec *spec = &problem->spec;
+  dw_args *args = &problem->args;
+  args->size = sizeof *args;
+  args->q = problem->q;
+  args->out = problem->out.device + GUARD;
+  args->lse = (float *)(problem->lse.device + GUARD);
+  args->lse_base_e = spec->lse_base_e;
+  args->qo_indptr = problem->qo_indptr.device;
+  args->batch = spec->batch;
+  args->total_q = total_rows(problem);
+  args->kv = problem->kv;
+  args->addressing = spec->addressing;
+  args->kv_indptr = problem->kv_indptr.device;
+  args->index64 = spec->addressing == DW_CSR && spec->index64;
+  args->kv_len = problem->kv_len.device;
+  args->lengths_include_drafts = spec->lengths_include_drafts;
+  args->mask_kind = spec->mask_kind;
+  args->mask = problem->mask.device;
+  if (spec->mask_kind == DW_MASK_BITS) args->mask_row_stride = mask_words(spec);
+  if (spec->addressing == DW_BLOCK_TABLE) {
+    args->table_columns = table_columns(spec);
+    args->block_table_stride = table_stride(spec);
+  }
+  args->softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);  // as problem.c
+}
+
+static dw_status make_all(dw__gpu_problem *problem, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  void *count = NULL;
+  problem->unit = spec->addressing == DW_CSR && spec->scatter ? 1 : spec->shape.page;
+  problem->prefix = dw__calloc((size_t)spec->batch, sizeof *problem->prefix);
+  problem->rows = dw__calloc((size_t)spec->batch, sizeof *problem->rows);
+  problem->sets = dw__calloc((size_t)spec->sets, sizeof *problem->sets);
+  if (!problem->prefix || !problem->rows || !problem->sets)
+    return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
+  choose_strides(problem);
+  dw_status status = make_q_and_out(problem, error);
+  if (!status) status = make_pool(problem, error);
+  if (!status) status = make_tables(problem, error);
+  if (!status) status = dw__gpu_alloc(problem->gpu, 256, &count, error);
+  problem->count = count;
+  if (!status) fill_args(problem);
+  return status;
+}
+
+dw_status dw__gpu_problem_make(const dw__gpu_tools *tools, const dw__gpu_spec *spec, dw__gpu_problem **result,
+                               dw_error *error) {
+  *result = NULL;
+  dw_status status = check(spec, error);
+  if (status) return status;
+  dw__gpu_problem *problem = dw__calloc(1, sizeof *problem);
+  if (!problem) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
+  problem->tools = tools;
+  problem->gpu = dw__gpu_tools_gpu(tools);
+  problem->spec = *spec;
+  status = make_all(problem, error);
+  if (status) dw__gpu_problem_free(problem);
+  else *result = problem;
+  return status;
+}
+
+void dw__gpu_problem_free(dw__gpu_problem *problem) {
+  if (!problem) return;
+  dw__gpu *gpu = problem->gpu;
+  table *tables[] = {&problem->kv_len, &problem->qo_indptr, &problem->kv_indptr, &problem->mask, &problem->used};
+  for (size_t i = 0; i < DW__COUNT(tables); i++) table_free(gpu, tables[i]);
+  for (int s = 0; problem->sets && s < problem->spec.sets; s++) {
+    table_free(gpu, &problem->sets[s].indices);
+    table_free(gpu, &problem->sets[s].drafts);
+    table_free(gpu, &problem->sets[s].pages);
+  }
+  guarded_free(gpu, &problem->out);
+  guarded_free(gpu, &problem->lse);
+  void *blocks[] = {problem->q, problem->kv, problem->count};
+  for (size_t i = 0; i < DW__COUNT(blocks); i++)
+    if (blocks[i]) dw__gpu_free(gpu, blocks[i]);
+  dw__release(problem->prefix);
+  dw__release(problem->rows);
+  dw__release(problem->sets);
+  dw__release(problem->order);
+  dw__release(problem);
+}
+
+// ---- writing: lengths and trees -------------------------------------------------------------------------------
+
+enum { STREAM_TREE = 1, STREAM_ORDER, STREAM_Q, STREAM_KV };
+static uint64_t stream(uint64_t seed, int kind, int i) {
+  uint64_t state = seed ^ (uint64_t)kind << 56;
+  state = dw__random(&state) ^ (uint64_t)i;
+  return dw__random(&state);
+}
+
+static dw_status take_contents(dw__gpu_problem *problem, const dw__gpu_contents *contents, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  problem->owned_rows = 0;
+  for (int b = 0; b < spec->batch; b++) {
+    int rows = contents->rows ? contents->rows[b] : spec->shape.width;
+    if (contents->prefix[b] < 0 || contents->prefix[b] > spec->longest)
+      return dw__fail_int(error, DW_BAD_ARGUMENT, "prefix", contents->prefix[b], "0 to the problem's longest", "request %d", b);
+    if (rows < 0 || rows > spec->shape.width || (!spec->ragged && rows != spec->shape.width))
+      return dw__fail_int(error, DW_BAD_ARGUMENT, "rows", rows, "0 to the width, the width if not ragged", "request %d", b);
+    problem->prefix[b] = contents->prefix[b];
+    problem->rows[b] = rows;
+    problem->owned_rows += rows;
+  }
+  return DW_OK;
+}
+
+static void write_lengths(dw__gpu_problem *problem) {
+  const dw__gpu_spec *spec = &problem->spec;
+  int32_t *kv_len = (int32_t *)problem->kv_len.host, *qo = (int32_t *)problem->qo_indptr.host;
+  int32_t *kv = (int32_t *)problem->kv_indptr.host;
+  for (int b = 0; b < spec->batch; b++) {
+    kv_len[b] = problem->prefix[b] + (spec->lengths_include_drafts ? problem->rows[b] : 0);
+    if (qo) qo[b + 1] = qo[b] + problem->rows[b];
+    if (kv) kv[b + 1] = kv[b] + problem->prefix[b] + (spec->draft_slots ? 0 : problem->rows[b]);
+  }
+}
+
+static void make_tree(const dw__gpu_problem *problem, uint64_t seed, int request, int *parents) {
+  const dw__gpu_spec *spec = &problem->spec;
+  int nodes = problem->rows[request];
+  uint64_t state = stream(seed, STREAM_TREE, request);
+  if (spec->tree == DW__TREE_RANDOM) dw__tree_random(&state, nodes, parents);
+  for (int i = 0; i < nodes && spec->tree != DW__TREE_RANDOM; i++)
+    parents[i] = i == 0 ? -1 : spec->tree == DW__TREE_STAR ? 0 : i - 1;
+  if (spec->mask_kind != DW_MASK_PARENTS || !spec->dead_nodes) return;
+  for (int i = 0; i < nodes; i++) {
+    if (dw__random_below(&state, 8)) continue;
+    for (int j = i + 1; j < nodes; j++)  // a dead node has no children
+      if (parents[j] == i) parents[j] = parents[i];
+    parents[i] = -2;
+  }
+}
+
+static void write_bits(const int *parents, int nodes, int words, uint32_t *rows) {
+  dw__tree_masks(parents, nodes, words, NULL, rows, NULL);
+  for (int i = 0; i < nodes; i++)
+    for (int j = nodes; j < 32 * words; j++) rows[(size_t)i * (size_t)words + (size_t)j / 32] |= 1u << (j % 32);
+}
+
+static dw_status write_mask(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  if (!problem->mask.host) return DW_OK;
+  int words = spec->mask_kind == DW_MASK_BITS ? mask_words(spec) : 1;
+  int *parents = dw__calloc((size_t)spec->shape.width, sizeof *parents);
+  if (!parents) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
+  uint32_t *mask = (uint32_t *)problem->mask.host;
+  for (size_t i = 0; i < problem->mask.bytes / 4; i++) mask[i] = POISON_WORD;
+  for (int b = 0; b < spec->batch; b++) {
+    make_tree(problem, seed, b, parents);
+    if (spec->mask_kind == DW_MASK_BITS) write_bits(parents, problem->rows[b], words, mask);
+    else memcpy(mask, parents, (size_t)problem->rows[b] * sizeof *parents);
+    mask += (size_t)problem->rows[b] * (size_t)words;
+  }
+  dw__release(parents);
+  return DW_OK;
+}
+
+// ---- writing: places ------------------------------------------------------------------------------------------
+
+// Unit 0 is handed out last, so that a place that was never set is never right by luck.
+static void shuffle_units(dw__gpu_problem *problem, uint64_t seed) {
+  int count = (int)(problem->pool_tokens / problem->unit);
+  uint64_t state = stream(seed, STREAM_ORDER, 0);
+  for (int i = 0; i < count; i++) problem->order[i] = (i + 1) % count;
+  for (int i = count - 1; i > 0 && problem->spec.shuffle; i--) {
+    int j = dw__random_below(&state, i + 1), unit = problem->order[i];
+    problem->order[i] = problem->order[j];
+    problem->order[j] = unit;
+  }
+  problem->taken = 0;
+}
+
+// Sets share the pool: where it has been handed out, it starts again.
+static int64_t next_unit(dw__gpu_problem *problem) {
+  int64_t count = problem->pool_tokens / problem->unit;
+  return problem->order[problem->taken++ % count];
+}
+
+static void put_index(const dw__gpu_problem *problem, void *list, int64_t i, int64_t slot) {
+  if (problem->spec.index64) ((int64_t *)list)[i] = slot;
+  else ((int32_t *)list)[i] = (int32_t)slot;
+}
+
+static void write_request(dw__gpu_problem *problem, slot_set *set, int b, int64_t first_row) {
+  const dw__gpu_spec *spec = &problem->spec;
+  int64_t slot = 0, begin = spec->addressing == DW_CSR ? ((int32_t *)problem->kv_indptr.host)[b] : 0;
+  int32_t *pages = (int32_t *)set->pages.host + (spec->addressing == DW_CSR ? 0 : (int64_t)b * table_stride(spec));
+  for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
+    slot = token % problem->unit ? slot + 1 : next_unit(problem) * problem->unit;
+    problem->used.host[slot] = 1;
+    if (spec->addressing == DW_BLOCK_TABLE) {
+      pages[token / spec->shape.page] = (int32_t)(slot / spec->shape.page);
+    } else if (spec->draft_slots && token >= problem->prefix[b]) {
+      put_index(problem, set->drafts.host, first_row + token - problem->prefix[b], slot);
+    } else {
+      put_index(problem, set->indices.host, begin + token, slot);
+    }
+  }
+}
+
+// Entries that nobody may use name a place far outside.
+static void poison_table(table *t, int size) {
+  for (size_t i = 0; i < t->bytes / (size_t)size; i++) {
+    if (size == 8) ((int64_t *)t->host)[i] = 0x3FFFFFFF;
+    else ((int32_t *)t->host)[i] = 0x3FFFFFFF;
+  }
+}
+
+static dw_status write_set(dw__gpu_problem *problem, slot_set *set, dw_error *error) {
+  int64_t row = 0;
+  int index = problem->spec.index64 ? 8 : 4;
+  poison_table(&set->indices, index);
+  poison_table(&set->drafts, index);
+  poison_table(&set->pages, 4);
+  for (int b = 0; b < problem->spec.batch; b++) {
+    write_request(problem, set, b, row);
+    row += problem->rows[b];
+  }
+  dw_status status = table_write(problem->gpu, &set->indices, error);
+  if (!status) status = table_write(problem->gpu, &set->drafts, error);
+  return status ? status : table_write(problem->gpu, &set->pages, error);
+}
+
+// ---- writing: numbers -----------------------------------------------------------------------------------------
+
+static dw_status fill(dw__gpu_problem *problem, dw_tool_fill_params *params, dw_error *error) {
+  unsigned blocks = (unsigned)dw__gpu_device(problem->gpu)->sm_count * 8;
+  int64_t needed = div_up(params->units, 8);
+  if (needed < 1) return DW_OK;
+  if (blocks > needed) blocks = (unsigned)needed;
+  params->f16 = problem->spec.shape.kv == DW_F16;
+  return dw__gpu_tool_run(problem->tools, DW__TOOL_FILL, blocks, 1, 1, params, error);
+}
+
+static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
+  const dw_shape *shape = &problem->spec.shape;
+  dw_tool_fill_params params = {
+    .to = problem->q,
+    .seed = stream(seed, STREAM_Q, 0),
+    .units = (long long)problem->owned_rows * shape->heads,
+    .page_stride = problem->args.q_row_stride,
+    .unit_stride = problem->args.q_head_stride,
+    .page = shape->heads,
+    .elements = shape->head_dim_qk,
+    .scale = problem->spec.q_scale,
+  };
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->q, POISON_WORD, problem->q_bytes, error);
+  return status ? status : fill(problem, &params, error);
+}
+
+static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
+  dw_tool_fill_params params = {
+    .to = problem->kv,
+    .used = problem->spec.poison ? problem->used.device : NULL,
+    .seed = stream(seed, STREAM_KV, 0),
+    .units = problem->pool_tokens,
+    .page_stride = problem->args.kv_page_stride,
+    .unit_stride = problem->args.kv_token_stride,
+    .page = problem->spec.shape.page,
+    .elements = problem->spec.shape.head_dim_qk,
+    .scale = 1,
+  };
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  return status ? status : fill(problem, &params, error);
+}
+
+dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents *contents, dw_error *error) {
+  dw_status status = take_contents(problem, contents, error);
+  if (status) return status;
+  write_lengths(problem);
+  status = write_mask(problem, contents->seed, error);
+  shuffle_units(problem, contents->seed);
+  memset(problem->used.host, 0, problem->used.bytes);
+  for (int s = 0; s < problem->spec.sets && !status; s++) status = write_set(problem, &problem->sets[s], error);
+  const table *tables[] = {&problem->kv_len, &problem->qo_indptr, &problem->kv_indptr, &problem->mask, &problem->used};
+  for (size_t i = 0; i < DW__COUNT(tables) && !status; i++) status = table_write(problem->gpu, tables[i], error);
+  if (!status) status = write_q(problem, contents->seed, error);
+  if (!status) status = write_kv(problem, contents->seed, error);
+  return status ? status : dw__gpu_sync(problem->gpu, error);
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------
+
+dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
+  dw_args args = problem->args;
+  args.kv_indices = problem->sets[set].indices.device;
+  args.draft_slots = problem->sets[set].drafts.device;
+  args.block_table = problem->sets[set].pages.device;
+  if (problem->spec.strided) return args;
+  // Tight ones are left to the callee to fill in.
+  args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;
+  args.kv_token_stride = args.kv_page_stride = args.block_table_stride = args.mask_row_stride = 0;
+  return args;
+}
+
+dw_bounds dw__gpu_problem_bounds(const dw__gpu_problem *problem) {
+  const dw__gpu_spec *spec = &problem->spec;
+  return (dw_bounds){.size = sizeof(dw_bounds),
+                     .batch = spec->batch,
+                     .total_q = total_rows(problem),
+                     .kv_len = spec->longest + spec->shape.width,
+                     .sm_count = dw__gpu_device(problem->gpu)->sm_count};
+}
+
+const int *dw__gpu_problem_prefix(const dw__gpu_problem *problem) { return problem->prefix; }
+const int *dw__gpu_problem_rows(const dw__gpu_problem *problem) { return problem->rows; }
+const dw__gpu_spec *dw__gpu_problem_spec(const dw__gpu_problem *problem) { return &problem->spec; }
+
+int dw__gpu_problem_most_tokens(const dw__gpu_problem *problem) {
+  int most = 0;
+  for (int b = 0; b < problem->spec.batch; b++)
+    if (problem->prefix[b] + problem->rows[b] > most) most = problem->prefix[b] + problem->rows[b];
+  return most;
+}
+
+// ---- outputs --------------------------------------------------------------------------------------------------
+
+dw_status dw__gpu_problem_poison(dw__gpu_problem *problem, dw_error *error) {
+  guarded *outputs[] = {&problem->out, &problem->lse};
+  dw_status status = DW_OK;
+  for (int i = 0; i < 2 && !status; i++)
+    status = dw__gpu_fill_word(problem->gpu, outputs[i]->device, POISON_WORD, outputs[i]->bytes + 2 * GUARD, error);
+  return status;
+}
+
+static dw_status run_count(dw__gpu_problem *problem, dw__tool tool, dw_tool_count_params *params, dw_error *error) {
+  int64_t blocks = div_up(params->elements, 256), most = (int64_t)dw__gpu_device(problem->gpu)->sm_count * 8;
+  params->count = problem->count;
+  params->poison = params->element_bytes == 4 ? POISON_WORD : POISON_WORD & 0xFFFF;
+  return blocks ? dw__gpu_tool_run(problem->tools, tool, (unsigned)(blocks < most ? blocks : most), 1, 1, params, error)
+                : DW_OK;
+}
+
+static dw_status read_count(dw__gpu_problem *problem, uint32_t *value, dw_error *error) {
+  return dw__gpu_download(problem->gpu, value, problem->count, sizeof *value, error);
+}
+
+dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, dw_error *error) {
+  const dw_shape *shape = &problem->spec.shape;
+  const dw_args *args = &problem->args;
+  int size = (int)dw__dtype_size(shape->out);
+  dw_tool_count_params out = {
+    .data = problem->out.device,
+    .elements = (long long)(problem->out.bytes + 2 * GUARD) / size,
+    .lead = GUARD / size,
+    .row_stride = args->out_row_stride,
+    .head_stride = args->out_head_stride,
+    .rows = problem->owned_rows,
+    .element_bytes = size,
+    .heads = shape->heads,
+    .head_elements = shape->head_dim_v,
+  };
+  dw_tool_count_params lse = {
+    .data = problem->lse.device,
+    .elements = (long long)(problem->lse.bytes + 2 * GUARD) / 4,
+    .lead = GUARD / 4,
+    .row_stride = args->lse_row_stride,
+    .head_stride = 1,
+    .rows = problem->owned_rows,
+    .element_bytes = 4,
+    .heads = shape->heads,
+    .head_elements = 1,
+  };
+  dw_status status = dw__gpu_fill(problem->gpu, problem->count, 0, 4, error);
+  if (!status) status = run_count(problem, DW__TOOL_OUTSIDE, &out, error);
+  if (!status) status = run_count(problem, DW__TOOL_OUTSIDE, &lse, error);
+  return status ? status : read_count(problem, written, error);
+}
+
+dw_status dw__gpu_problem_keep(dw__gpu_problem *problem, dw_error *error) {
+  dw_status status = dw__gpu_copy(problem->gpu, problem->out.kept, problem->out.device + GUARD, problem->out.bytes, error);
+  if (status) return status;
+  return dw__gpu_copy(problem->gpu, problem->lse.kept, problem->lse.device + GUARD, problem->lse.bytes, error);
+}
+
+dw_status dw__gpu_problem_differ(dw__gpu_problem *problem, uint32_t *words, dw_error *error) {
+  guarded *outputs[] = {&problem->out, &problem->lse};
+  dw_status status = dw__gpu_fill(problem->gpu, problem->count, 0, 4, error);
+  for (int i = 0; i < 2 && !status; i++) {
+    dw_tool_count_params params = {.data = outputs[i]->device + GUARD,
+                                   .other = outputs[i]->kept,
+                                   .elements = (long long)(outputs[i]->bytes / 4),
+                                   .element_bytes = 4};
+    status = run_count(problem, DW__TOOL_DIFFER, &params, error);
+  }
+  return status ? status : read_count(problem, words, error);
+}

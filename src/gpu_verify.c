@@ -1,0 +1,536 @@
+// See gpu_verify.h.
+#include "gpu_verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "oracle.h"
+
+// A buffer that grows.
+typedef struct room {
+  void *device;
+  size_t bytes;
+} room;
+
+enum { PART_OUT, PART_MAX, PART_SUM, EXACT, EXACT_LSE, PLAIN, PLAIN_LSE, ROWS, ROOMS };
+
+struct dw__gpu_judge {
+  const dw__gpu_tools *tools;
+  dw__gpu *gpu;
+  room rooms[ROOMS];
+};
+
+static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
+static int div_up(int64_t a, int64_t b) { return (int)((a + b - 1) / b); }
+
+// ---- from arguments to parameters -----------------------------------------------------------------------------
+
+// Enough chunks of tokens to fill a GPU with warps, no more than that: each costs a partial result a vector.
+static void choose_chunks(dw_oracle_params *p, int most_tokens) {
+  const int64_t wanted = 32768;  // pieces of work, two vectors a warp
+  int64_t vectors = (int64_t)p->total_q * p->heads, chunks = vectors > 0 ? wanted / vectors : 1;
+  int most = div_up(most_tokens > 0 ? most_tokens : 1, 128);
+  if (chunks > most) chunks = most;
+  if (chunks < 1) chunks = 1;
+  p->chunk_tokens = div_up(div_up(most_tokens > 0 ? most_tokens : 1, chunks), 32) * 32;
+  p->chunks = div_up(most_tokens > 0 ? most_tokens : 1, p->chunk_tokens);
+}
+
+dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *args, int most_tokens) {
+  int width = args->width ? args->width : shape->width;
+  int64_t q_head = or_else(args->q_head_stride, shape->head_dim_qk), token = or_else(args->kv_token_stride, shape->head_dim_qk);
+  dw_oracle_params p = {
+    .q = args->q,
+    .kv = args->kv,
+    .kv_indices = args->kv_indices,
+    .draft_slots = args->draft_slots,
+    .mask = args->mask,
+    .qo_indptr = args->qo_indptr,
+    .kv_len = args->kv_len,
+    .kv_indptr = args->kv_indptr,
+    .block_table = args->block_table,
+    .q_row_stride = or_else(args->q_row_stride, shape->heads * q_head),
+    .q_head_stride = q_head,
+    .kv_page_stride = or_else(args->kv_page_stride, shape->page * token),
+    .kv_token_stride = token,
+    .table_stride = or_else(args->block_table_stride, args->table_columns),
+    .mask_stride = or_else(args->mask_row_stride, (width + 31) / 32),
+    .lse_factor = args->lse_base_e ? 1 : 1.44269504088896340736,
+    .scale = (double)args->softmax_scale,
+    .heads = shape->heads,
+    .page = shape->page,
+    .width = width,
+    .batch = args->batch,
+    .total_q = args->total_q ? args->total_q : args->batch * width,
+    .addressing = args->addressing == DW_CSR ? DW_T_CSR : DW_T_TABLE,
+    .index64 = args->index64,
+    .mask_kind = args->mask_kind == DW_MASK_NONE      ? DW_T_NONE
+                 : args->mask_kind == DW_MASK_PARENTS ? DW_T_PARENTS
+                                                      : DW_T_BITS,
+    .lengths_include_drafts = args->lengths_include_drafts,
+    .kv_f16 = shape->kv == DW_F16,
+    .out_dtype = shape->out == DW_BF16  ? 0
+                 : shape->out == DW_F16 ? 1
+                                        : 2,
+  };
+  choose_chunks(&p, most_tokens);
+  return p;
+}
+
+dw_tool_compare_params dw__gpu_compare_params(const dw_shape *shape, const dw_args *args) {
+  int64_t head = or_else(args->out_head_stride, shape->head_dim_v);
+  return (dw_tool_compare_params){
+    .out = args->out,
+    .lse = args->lse,
+    .qo_indptr = args->qo_indptr,
+    .out_row_stride = or_else(args->out_row_stride, shape->heads * head),
+    .out_head_stride = head,
+    .lse_row_stride = or_else(args->lse_row_stride, shape->heads),
+    .heads = shape->heads,
+    .width = args->width ? args->width : shape->width,
+    .out_dtype = shape->out == DW_BF16  ? 0
+                 : shape->out == DW_F16 ? 1
+                                        : 2,
+  };
+}
+
+// ---- the judge ------------------------------------------------------------------------------------------------
+
+dw_status dw__gpu_judge_open(const dw__gpu_tools *tools, dw__gpu_judge **judge, dw_error *error) {
+  *judge = dw__calloc(1, sizeof **judge);
+  if (!*judge) return dw__fail(error, DW_OUT_OF_MEMORY, "judge", "", "", NULL);
+  (*judge)->tools = tools;
+  (*judge)->gpu = dw__gpu_tools_gpu(tools);
+  return DW_OK;
+}
+
+void dw__gpu_judge_close(dw__gpu_judge *judge) {
+  if (!judge) return;
+  for (int i = 0; i < ROOMS; i++)
+    if (judge->rooms[i].device) dw__gpu_free(judge->gpu, judge->rooms[i].device);
+  dw__release(judge);
+}
+
+static dw_status grow(dw__gpu_judge *judge, int which, size_t bytes, dw_error *error) {
+  room *r = &judge->rooms[which];
+  if (r->device && r->bytes >= bytes) return DW_OK;
+  if (r->device) dw__gpu_free(judge->gpu, r->device);
+  *r = (room){NULL, bytes};
+  return dw__gpu_alloc(judge->gpu, bytes, &r->device, error);
+}
+
+static dw_status grow_all(dw__gpu_judge *judge, const dw_oracle_params *p, int v, dw_error *error) {
+  size_t vectors = (size_t)p->total_q * (size_t)p->heads, parts = vectors * (size_t)p->chunks, d = sizeof(double);
+  const size_t bytes[ROOMS] = {
+    [PART_OUT] = parts * (size_t)v * d,
+    [PART_MAX] = parts * d,
+    [PART_SUM] = parts * d,
+    [EXACT] = vectors * (size_t)v * d,
+    [EXACT_LSE] = vectors * d,
+    [PLAIN] = vectors * (size_t)v * d,
+    [PLAIN_LSE] = vectors * d,
+    [ROWS] = vectors * sizeof(dw_tool_row),
+  };
+  dw_status status = DW_OK;
+  for (int i = 0; i < ROOMS && !status; i++) status = grow(judge, i, bytes[i], error);
+  return status;
+}
+
+// Attention, then the merge of its chunks.
+static dw_status run_pair(dw__gpu_judge *judge, dw_oracle_params *p, dw__tool attend, dw__tool merge, int out,
+                          dw_error *error) {
+  unsigned vectors = (unsigned)(p->width * p->heads), batch = (unsigned)p->batch;
+  p->out = judge->rooms[out].device;
+  p->lse = judge->rooms[out + 1].device;
+  dw_status status = dw__gpu_tool_run(judge->tools, attend, (vectors + DW_T_BLOCK_VECTORS - 1) / DW_T_BLOCK_VECTORS,
+                                      (unsigned)p->chunks, batch, p, error);
+  if (status) return status;
+  return dw__gpu_tool_run(judge->tools, merge, (vectors + DW_T_WARPS - 1) / DW_T_WARPS, batch, 1, p, error);
+}
+
+dw_status dw__gpu_judge_solve(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, int most_tokens,
+                              dw_error *error) {
+  dw_oracle_params p = dw__gpu_oracle_params(shape, args, most_tokens);
+  if (args->qo_indptr) p.width = shape->width;
+  dw_status status = grow_all(judge, &p, shape->head_dim_v, error);
+  if (status) return status;
+  p.part_out = judge->rooms[PART_OUT].device;
+  p.part_max = judge->rooms[PART_MAX].device;
+  p.part_sum = judge->rooms[PART_SUM].device;
+  status = run_pair(judge, &p, DW__TOOL_ORACLE, DW__TOOL_ORACLE_MERGE, EXACT, error);
+  if (!status) status = run_pair(judge, &p, DW__TOOL_PLAIN, DW__TOOL_PLAIN_MERGE, PLAIN, error);
+  return status ? status : dw__gpu_sync(judge->gpu, error);
+}
+
+// ---- comparison -----------------------------------------------------------------------------------------------
+
+// A vector's verdict; limits as in compare.c.
+typedef struct row_verdict {
+  dw__row_error row;
+  double lse_bound;
+  bool wrong;
+} row_verdict;
+
+static row_verdict judge_row(const dw_tool_row *found, int request, int row, int head) {
+  row_verdict v = {.row = {.request = request, .row = row, .head = head, .relative = found->relative}};
+  if (!found->compared || isnan(found->relative)) v.row.relative = INFINITY;
+  v.row.bound = found->norm > 0 ? fmax(1.5 * found->plain, 3e-3) : 0;
+  bool nothing = isinf(found->lse_exact) && isinf(found->lse) && found->lse < 0;
+  v.row.lse = nothing ? 0 : fabs(found->lse - found->lse_exact);
+  if (isnan(v.row.lse)) v.row.lse = INFINITY;
+  v.lse_bound = isinf(found->lse_exact) ? 0 : 2e-3 + 2e-6 * fabs(found->lse_exact);
+  v.wrong = !(v.row.relative <= v.row.bound) || !(v.row.lse <= v.lse_bound);
+  return v;
+}
+
+static double badness(const dw__row_error *row) {
+  return row->relative == 0 ? 0 : row->bound > 0 ? row->relative / row->bound : INFINITY;
+}
+
+static dw_status report(const row_verdict *v, dw_error *error) {
+  char field[80], found[64], allowed[64];
+  const dw__row_error *row = &v->row;
+  bool out = !(row->relative <= row->bound);
+  snprintf(field, sizeof field, "%s[request %d, row %d, head %d]", out ? "out" : "lse", row->request, row->row, row->head);
+  snprintf(found, sizeof found, "%s %.3g", out ? "relative error" : "off by", out ? row->relative : row->lse);
+  snprintf(allowed, sizeof allowed, "at most %.3g", out ? row->bound : v->lse_bound);
+  return dw__fail(error, DW_WRONG_RESULT, field, found, allowed, "differs from the oracle on the GPU");
+}
+
+typedef struct sums {
+  double error_square, exact_square, close;
+} sums;
+
+static void add(dw__comparison *comparison, const row_verdict *v, const dw_tool_row *found, sums *s) {
+  if (comparison->rows++ == 0 || badness(&v->row) > badness(&comparison->worst)) comparison->worst = v->row;
+  if (v->wrong && comparison->failed++ == 0) comparison->first_failed = v->row;
+  double size = found->norm > 0 ? found->norm : 1;
+  s->error_square += v->row.relative * v->row.relative * size * size;
+  s->exact_square += found->norm * found->norm;
+  s->close += found->close;
+}
+
+static dw_status compare_rows(const dw_shape *shape, int batch, const dw_tool_row *rows, const int *row_counts,
+                              dw__comparison *comparison, dw_error *error) {
+  dw_status status = DW_OK;
+  sums s = {0};
+  *comparison = (dw__comparison){0};
+  const dw_tool_row *found = rows;
+  for (int b = 0; b < batch; b++)
+    for (int row = 0; row < row_counts[b]; row++)
+      for (int head = 0; head < shape->heads; head++, found++) {
+        row_verdict v = judge_row(found, b, row, head);
+        add(comparison, &v, found, &s);
+        if (v.wrong && !status) status = report(&v, error);
+      }
+  double elements = (double)comparison->rows * shape->head_dim_v;
+  comparison->total_relative = sqrt(s.exact_square > 0 ? s.error_square / s.exact_square : s.error_square);
+  comparison->ulp_share = elements > 0 ? s.close / elements : 1;
+  return status;
+}
+
+dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, const int *rows,
+                                dw__comparison *comparison, dw_error *error) {
+  int64_t vectors = 0;
+  for (int b = 0; b < args->batch; b++) vectors += (int64_t)rows[b] * shape->heads;
+  size_t bytes = (size_t)vectors * sizeof(dw_tool_row);
+  dw_tool_compare_params p = dw__gpu_compare_params(shape, args);
+  p.exact = judge->rooms[EXACT].device;
+  p.exact_lse = judge->rooms[EXACT_LSE].device;
+  p.plain = judge->rooms[PLAIN].device;
+  p.rows = judge->rooms[ROWS].device;
+  dw_tool_row *found = dw__alloc(bytes + 1);
+  if (!found) return dw__fail(error, DW_OUT_OF_MEMORY, "judge", "", "", NULL);
+  dw_status status = dw__gpu_fill(judge->gpu, p.rows, 0, judge->rooms[ROWS].bytes, error);
+  if (!status)
+    status =
+      dw__gpu_tool_run(judge->tools, DW__TOOL_COMPARE, (unsigned)div_up((int64_t)shape->width * shape->heads, DW_T_WARPS),
+                       (unsigned)args->batch, 1, &p, error);
+  if (!status) status = dw__gpu_download(judge->gpu, found, p.rows, bytes, error);
+  if (!status) status = compare_rows(shape, args->batch, found, rows, comparison, error);
+  dw__release(found);
+  return status;
+}
+
+// ---- the judge itself against the CPU --------------------------------------------------------------------------
+
+static double distance(const double *a, const double *b, size_t n) {
+  double off = 0, size = 0;
+  for (size_t i = 0; i < n; i++) off += (a[i] - b[i]) * (a[i] - b[i]), size += b[i] * b[i];
+  double relative = sqrt(size > 0 ? off / size : off);
+  return isnan(relative) ? INFINITY : relative;
+}
+
+void dw__gpu_oracle_distance(const dw__problem *problem, const double *out, const double *lse, const double *plain,
+                             const double *cpu_plain, double *worst, double *plain_ratio) {
+  size_t v = (size_t)problem->spec.shape.head_dim_v, vectors = (size_t)problem->total_q * (size_t)problem->spec.shape.heads;
+  double our_square = 0, their_square = 0;
+  *worst = 0;
+  for (size_t i = 0; i < vectors; i++) {
+    double off = distance(out + i * v, problem->out64 + i * v, v);
+    double lse_off = isinf(lse[i]) && isinf(problem->lse64[i]) ? 0 : fabs(lse[i] - problem->lse64[i]);
+    if (isnan(lse_off)) lse_off = INFINITY;
+    *worst = fmax(*worst, fmax(off, lse_off));
+    double ours = distance(plain + i * v, problem->out64 + i * v, v);
+    double theirs = distance(cpu_plain + i * v, problem->out64 + i * v, v);
+    our_square += ours * ours;
+    their_square += theirs * theirs;
+  }
+  double ratio = sqrt(our_square / their_square);
+  *plain_ratio = vectors == 0 || our_square == their_square ? 1 : isnan(ratio) ? INFINITY : fmax(ratio, 1 / ratio);
+}
+
+// A host problem's arrays on the device.
+typedef struct mirror {
+  dw__gpu *gpu;
+  void *blocks[16];
+  int count;
+} mirror;
+
+static dw_status mirror_add(mirror *m, const void **pointer, size_t bytes, dw_error *error) {
+  if (!*pointer) return DW_OK;
+  void *device;
+  dw_status status = dw__gpu_alloc(m->gpu, bytes, &device, error);
+  if (status) return status;
+  m->blocks[m->count++] = device;
+  status = dw__gpu_upload(m->gpu, device, *pointer, bytes, error);
+  *pointer = device;
+  return status;
+}
+
+static dw_status mirror_all(mirror *m, const dw__problem *problem, dw_args *args, dw_error *error) {
+  size_t batch = (size_t)problem->spec.batch;
+  *args = problem->args;
+  struct {
+    const void **pointer;
+    size_t bytes;
+  } arrays[] = {
+    {&args->q, problem->q_bytes},
+    {&args->kv, problem->kv_bytes},
+    {(const void **)&args->qo_indptr, 4 * (batch + 1)},
+    {(const void **)&args->kv_len, 4 * batch},
+    {(const void **)&args->kv_indptr, 4 * (batch + 1)},
+    {&args->kv_indices, problem->index_bytes},
+    {&args->draft_slots, problem->draft_slots_bytes},
+    {(const void **)&args->block_table, problem->table_bytes},
+    {&args->mask, problem->mask_bytes},
+  };
+  dw_status status = DW_OK;
+  for (size_t i = 0; i < DW__COUNT(arrays) && !status; i++) status = mirror_add(m, arrays[i].pointer, arrays[i].bytes, error);
+  args->out = NULL;
+  args->lse = NULL;
+  return status;
+}
+
+// Four arrays for the host: GPU exact, its lse, GPU plain, CPU plain.
+static dw_status compare_oracles(dw__gpu_judge *judge, const dw__problem *problem, double *host[4], double *worst,
+                                 dw_error *error) {
+  const dw_shape *shape = &problem->spec.shape;
+  size_t vectors = (size_t)problem->total_q * (size_t)shape->heads, v = (size_t)shape->head_dim_v;
+  double ratio, *lse = dw__alloc(vectors * sizeof *lse + 1);
+  if (!lse) return dw__fail(error, DW_OUT_OF_MEMORY, "judge", "", "", NULL);
+  dw_status status = dw__gpu_download(judge->gpu, host[0], judge->rooms[EXACT].device, vectors * v * sizeof(double), error);
+  if (!status) status = dw__gpu_download(judge->gpu, host[1], judge->rooms[EXACT_LSE].device, vectors * sizeof(double), error);
+  if (!status) status = dw__gpu_download(judge->gpu, host[2], judge->rooms[PLAIN].device, vectors * v * sizeof(double), error);
+  if (!status) status = dw__oracle_plain(shape, &problem->args, 0, host[3], lse, error);
+  dw__release(lse);
+  if (status) return status;
+  dw__gpu_oracle_distance(problem, host[0], host[1], host[2], host[3], worst, &ratio);
+  char found[64];
+  snprintf(found, sizeof found, "%.2g, plain errors by a factor of %.2f", *worst, ratio);
+  if (*worst <= 1e-9 && ratio <= 1.25) return DW_OK;
+  return dw__fail(error, DW_WRONG_RESULT, "oracle", found, "at most 1e-9 and 1.25", "the oracles on CPU and GPU differ");
+}
+
+static dw_status check_one(dw__gpu_judge *judge, const dw__problem_spec *spec, double *worst, dw_error *error) {
+  dw__problem *problem;
+  mirror m = {.gpu = judge->gpu};
+  dw_args args;
+  double *host[4] = {0};
+  int tokens = 0;
+  dw_status status = dw__problem_make(spec, &problem, error);
+  if (status) return status;
+  size_t n = ((size_t)problem->total_q * (size_t)spec->shape.heads * (size_t)spec->shape.head_dim_v + 1) * sizeof(double);
+  for (int b = 0; b < spec->batch; b++)
+    tokens = tokens > problem->prefix[b] + problem->rows[b] ? tokens : problem->prefix[b] + problem->rows[b];
+  for (int i = 0; i < 4 && !status; i++)
+    if (!(host[i] = dw__alloc(n))) status = dw__fail(error, DW_OUT_OF_MEMORY, "judge", "", "", NULL);
+  if (!status) status = dw__problem_solve(problem, 0, error);
+  if (!status) status = mirror_all(&m, problem, &args, error);
+  if (!status) status = dw__gpu_judge_solve(judge, &spec->shape, &args, tokens, error);
+  if (!status) status = compare_oracles(judge, problem, host, worst, error);
+  for (int i = 0; i < m.count; i++) dw__gpu_free(m.gpu, m.blocks[i]);
+  for (int i = 0; i < 4; i++) dw__release(host[i]);
+  dw__problem_free(problem);
+  return status;
+}
+
+dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_dim_v, double *worst, dw_error *error) {
+  static const int prefix[] = {0, 300, 63, 1}, rows[] = {5, 9, 0, 1};
+  dw_status status = DW_OK;
+  *worst = 0;
+  for (int i = 0; i < 12 && !status; i++) {
+    dw__problem_spec spec = {
+      .shape = {.attention = DW_MLA,
+                .heads = i % 2 ? 3 : 4,
+                .kv_heads = 1,
+                .width = 9,
+                .head_dim_qk = head_dim_qk,
+                .head_dim_v = head_dim_v,
+                .page = i % 3 ? 16 : 1,
+                .q = DW_BF16,
+                .kv = DW_BF16,
+                .out = DW_BF16,
+                .target = 90},
+      .batch = 4,
+      .prefix = prefix,
+      .rows = i % 4 == 3 ? NULL : rows,
+      .mask_kind = (dw_mask)(i % 3),
+      .tree = DW__TREE_RANDOM,
+      .addressing = i / 3 % 2 ? DW_BLOCK_TABLE : DW_CSR,
+      .index64 = i / 6,
+      .lengths_include_drafts = i % 2,
+      .draft_slots = i % 2 == 0 && i / 3 % 2 == 0,
+      .dead_nodes = 1,
+      .strided = i / 2 % 2,
+      .shuffle = 1,
+      .q_scale = i % 5 == 4 ? 3.f : 1.f,
+      .lse_base_e = i / 4 % 2,
+      .spare_pages = 2,
+      .seed = (uint64_t)(i + 1),
+    };
+    if (i % 4 == 2) spec.shape.q = spec.shape.kv = spec.shape.out = DW_F16;
+    if (i % 4 == 1) spec.shape.out = DW_F32;
+    double off;
+    status = check_one(judge, &spec, &off, error);
+    if (!status && off > *worst) *worst = off;
+  }
+  return status;
+}
+
+// ---- a variant against the judge -------------------------------------------------------------------------------
+
+typedef struct trial {
+  dw__gpu *gpu;
+  dw__gpu_judge *judge;
+  const dw__gpu_check *check;
+  dw__gpu_problem *problem;
+  const dw_kernel *kernel;
+  dw_args args;
+} trial;
+
+// Outputs and workspace hold NaN before every run.
+static dw_status poison(trial *t, dw_error *error) {
+  dw_status status = dw__gpu_problem_poison(t->problem, error);
+  return status ? status : dw__gpu_fill(t->gpu, t->args.workspace, 0xFF, t->args.workspace_size, error);
+}
+
+static dw_status compare(trial *t, dw__comparison *comparison, dw_error *error) {
+  uint32_t outside = 0;
+  dw_status status = dw__gpu_sync(t->gpu, error);
+  if (!status)
+    status = dw__gpu_judge_compare(t->judge, &t->check->shape, &t->args, dw__gpu_problem_rows(t->problem), comparison, error);
+  if (!status) status = dw__gpu_problem_outside(t->problem, &outside, error);
+  if (status || !outside) return status;
+  comparison->outside_written = true;
+  return dw__fail_int(error, DW_WRONG_RESULT, "out", outside, "0 elements", "elements outside the rows were written");
+}
+
+static dw_status check_same(trial *t, const char *what, dw_error *error) {
+  uint32_t words = 0;
+  dw_status status = dw__gpu_problem_differ(t->problem, &words, error);
+  if (status || !words) return status;
+  return dw__fail_int(error, DW_WRONG_RESULT, "out", words, "0 words", "%s gave other bits than the first run", what);
+}
+
+static dw_status solve(trial *t, dw_error *error) {
+  return dw__gpu_judge_solve(t->judge, &t->check->shape, &t->args, dw__gpu_problem_most_tokens(t->problem), error);
+}
+
+static dw_status launch(trial *t, dw_error *error) {
+  dw_status status = poison(t, error);
+  return status ? status : dw_launch(t->kernel, &t->args, dw__gpu_stream(t->gpu), error);
+}
+
+static dw_status capture(trial *t, dw__graph **graph, dw_error *error) {
+  void *side;
+  dw_status status = dw__gpu_capture_begin(t->gpu, t->check->capture, &side, error);
+  if (status) return status;
+  status = dw_launch(t->kernel, &t->args, side, error);
+  if (!status) return dw__gpu_capture_end(t->gpu, graph, error);
+  dw__gpu_capture_drop(t->gpu);
+  return status;
+}
+
+static dw_status replay(trial *t, dw__graph *graph, dw_error *error) {
+  dw_status status = poison(t, error);
+  return status ? status : dw__gpu_replay(t->gpu, graph, error);
+}
+
+#define STEP(name, call)     \
+  do {                       \
+    verdict->step = name;    \
+    dw_status step_ = call;  \
+    if (step_) return step_; \
+  } while (0)
+
+static dw_status run_eager(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
+  STEP("write", dw__gpu_problem_write(t->problem, &t->check->first, error));
+  STEP("oracle", solve(t, error));
+  STEP("launch", launch(t, error));
+  STEP("eager", compare(t, &verdict->eager, error));
+  STEP("keep", dw__gpu_problem_keep(t->problem, error));
+  STEP("launch again", launch(t, error));
+  STEP("repeat", check_same(t, "a second run", error));
+  return DW_OK;
+}
+
+// The graph was made over the first contents; it has to serve others, then the first again.
+static dw_status run_graph(trial *t, dw__graph *graph, dw__gpu_verdict *verdict, dw_error *error) {
+  STEP("write other", dw__gpu_problem_write(t->problem, &t->check->other, error));
+  STEP("oracle of other", solve(t, error));
+  STEP("replay", replay(t, graph, error));
+  STEP("replay of other contents", compare(t, &verdict->replay, error));
+  STEP("write first", dw__gpu_problem_write(t->problem, &t->check->first, error));
+  STEP("replay", replay(t, graph, error));
+  STEP("replay of the first contents", check_same(t, "a replay", error));
+  return DW_OK;
+}
+
+static dw_status run_all(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
+  dw__graph *graph = NULL;
+  dw_status status = run_eager(t, verdict, error);
+  if (status) return status;
+  STEP("capture", capture(t, &graph, error));
+  status = run_graph(t, graph, verdict, error);
+  if (!status) verdict->step = "all";
+  dw__graph_free(t->gpu, graph);
+  return status;
+}
+
+dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge *judge, const dw__gpu_check *check,
+                         dw__gpu_verdict *verdict, dw_error *error) {
+  double start = dw__seconds();
+  *verdict = (dw__gpu_verdict){.step = "make"};
+  trial t = {.gpu = dw__gpu_tools_gpu(tools), .judge = judge, .check = check};
+  dw_kernel *kernel = NULL;
+  dw_status status = dw__gpu_problem_make(tools, &check->spec, &t.problem, error);
+  if (!status) {
+    dw_bounds bounds = dw__gpu_problem_bounds(t.problem);
+    bounds.split_tokens = check->split_tokens;
+    verdict->step = "kernel";
+    status = dw_kernel_get(ctx, &check->shape, &check->variant, &bounds, &kernel, error);
+  }
+  if (!status) {
+    t.kernel = kernel;
+    t.args = dw__gpu_problem_args(t.problem, 0);
+    t.args.workspace_size = dw_workspace_size(kernel);
+    status = dw__gpu_alloc(t.gpu, t.args.workspace_size, &t.args.workspace, error);
+  }
+  if (!status) status = run_all(&t, verdict, error);
+  if (t.args.workspace) dw__gpu_free(t.gpu, t.args.workspace);
+  dw__gpu_problem_free(t.problem);
+  verdict->seconds = dw__seconds() - start;
+  return status;
+}

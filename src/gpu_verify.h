@@ -1,0 +1,53 @@
+// The second oracle: fp64 on the GPU, for prefixes and sweeps that a CPU cannot do. It reads dw_args by itself, shares no device
+// code with the product's kernels, and is checked against the CPU oracle before it judges anything.
+#ifndef DRAFTWOOD_GPU_VERIFY_H
+#define DRAFTWOOD_GPU_VERIFY_H
+
+#include "gpu_problem.h"
+
+typedef struct dw__gpu_judge dw__gpu_judge;
+
+// What a launch of the oracle takes, from the arguments of a call. The sizes of its buffers: part_out has v doubles, all others
+// one double, a vector and chunk. Pointers to buffers stay NULL.
+dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *args, int most_tokens);
+dw_tool_compare_params dw__gpu_compare_params(const dw_shape *shape, const dw_args *args);
+
+dw_status dw__gpu_judge_open(const dw__gpu_tools *tools, dw__gpu_judge **judge, dw_error *error);
+void dw__gpu_judge_close(dw__gpu_judge *judge);
+// Answers for a call's arguments (device pointers): exact and plain. most_tokens: of a request, drafts included.
+dw_status dw__gpu_judge_solve(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, int most_tokens,
+                              dw_error *error);
+// args.out and args.lse against the answers of the last solve, with the bounds of dw__problem_compare. rows: [batch] of each
+// request. DW_WRONG_RESULT with the first bad row.
+dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, const int *rows,
+                                dw__comparison *comparison, dw_error *error);
+
+// Some small problems of every addressing, mask and type solved by both oracles. DW_WRONG_RESULT where they differ.
+dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_dim_v, double *worst, dw_error *error);
+// How far the GPU's answer to a problem is from the CPU's, of which solve has run: the greatest relative distance of a vector (or
+// distance of a log-sum-exp). Of the plain results, whose roundings fall differently where the tokens are walked in chunks, the
+// factor between their errors over all vectors, at least 1. Arrays as the oracle kernels leave them.
+void dw__gpu_oracle_distance(const dw__problem *problem, const double *out, const double *lse, const double *plain,
+                             const double *cpu_plain, double *worst, double *plain_ratio);
+
+// One variant against the GPU oracle: launched, repeated, captured and replayed over other contents. The whole of a suite's case.
+typedef struct dw__gpu_check {
+  dw_shape shape;
+  dw_variant variant;
+  int split_tokens;
+  dw__gpu_spec spec;  // shape as above
+  dw__gpu_contents first, other;
+  dw__capture_mode capture;
+} dw__gpu_check;
+
+typedef struct dw__gpu_verdict {
+  const char *step;  // where it ended: "eager", "repeat", "replay" ...
+  dw__comparison eager, replay;
+  double seconds;
+} dw__gpu_verdict;
+
+// ctx's kernels are loaded for the session's device. DW_OK or what went wrong, at verdict->step.
+dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge *judge, const dw__gpu_check *check,
+                         dw__gpu_verdict *verdict, dw_error *error);
+
+#endif
