@@ -106,6 +106,9 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
 typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT } dw_family;
+// What all calls of a kernel have in common. TABLE: addressing by block table, kv_len counts the drafts, every request has the same
+// number of rows (no qo_indptr), AUTO split; some 0.3 us less a call than ANY, which serves everything.
+typedef enum dw_call { DW_CALL_ANY, DW_CALL_TABLE } dw_call;
 typedef enum dw_combine { DW_COMBINE_NONE, DW_COMBINE_FEW, DW_COMBINE_MANY } dw_combine;
 
 // One member a line of variant.def, where each is described.
@@ -129,6 +132,7 @@ typedef struct dw_bounds {
   int total_q;       // most rows of q in all (0: batch x width)
   int kv_len;        // most tokens a request, drafts included
   int sm_count;      // multiprocessors of the GPU (0: of the current device, or the target's usual count without one)
+  dw_call call;      // what the caller promises of its calls
   int split_tokens;  // 0: AUTO, the split is chosen on the device; else FIXED: tokens a KV range, a multiple of 16, batch-invariant
 } dw_bounds;
 

@@ -47,6 +47,10 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
   if (s != DW_OK) return s;
   const int rows = max_rows(shape);
+  if (variant->call == DW_CALL_TABLE && bounds->split_tokens)
+    return dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.split_tokens", bounds->split_tokens, "0 with call=table",
+                        "this variant splits by AUTO alone");
+  plan->call = variant->call;
   const dw_split split = dw__rule_split(shape, variant, bounds);
   plan->groups = split.groups;
   plan->ranges = split.ranges;
@@ -195,6 +199,16 @@ static dw_status check_rows(const dw_shape *shape, const dw_bounds *bounds, cons
   return DW_OK;
 }
 
+static dw_status check_call(const dw__plan *plan, const dw_args *a, dw_error *e) {
+  if (plan->call != DW_CALL_TABLE) return DW_OK;
+  if (a->addressing != DW_BLOCK_TABLE)
+    return dw__fail(e, DW_BAD_ARGUMENT, "addressing", "DW_CSR", "DW_BLOCK_TABLE", "the kernel was made for call=table");
+  if (!a->lengths_include_drafts)
+    return dw__fail(e, DW_BAD_ARGUMENT, "lengths_include_drafts", "0", "1", "the kernel was made for call=table");
+  if (a->qo_indptr) return dw__fail(e, DW_BAD_ARGUMENT, "qo_indptr", "a pointer", "NULL", "the kernel was made for call=table");
+  return DW_OK;
+}
+
 static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
   TRY(need(a->kv, "kv", 16, e));
   TRY(need_stride(a->kv_token_stride, "kv_token_stride", shape->head_dim_qk, 2, e));
@@ -227,6 +241,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   if (a->size != sizeof(dw_args))
     return dw__fail_int(e, DW_BAD_ARGUMENT, "size", (long long)a->size, "sizeof(dw_args)", "the struct was made for another version");
   const int out_bytes = shape->out == DW_F32 ? 4 : 2;
+  TRY(check_call(plan, a, e));
   TRY(check_rows(shape, bounds, a, e));
   TRY(need(a->q, "q", 16, e));
   TRY(need_stride(a->q_head_stride, "q_head_stride", shape->head_dim_qk, 2, e));

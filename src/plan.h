@@ -22,6 +22,7 @@ typedef struct dw__plan {
   int groups, ranges, all_ranges;  // see dw_params
   size_t partial_bytes, lse_bytes, workspace_bytes;  // workspace: partials, their lse, the packed mask
   int early_launch;
+  dw_call call;       // what the kernels take for granted; calls that break it are refused
   int count;          // kernels of a call, in launch order, for masks that need no packing
   dw__plan_kernel kernels[DW__PLAN_KERNELS];
   dw__plan_kernel pack;  // packs a mask to BITS; entry NULL where the main kernel takes every mask itself

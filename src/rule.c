@@ -173,13 +173,15 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   const load l = load_of(shape, &bounds);
   dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(&l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.
+  v.call = bounds.split_tokens ? DW_CALL_ANY : bounds.call;
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
   dw_error ignored = {0};
   if (dw_variant_applicable(shape, &v, &ignored) == DW_OK) {
     choose_combine(&l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   } else {
     v = (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
-                     .combine_splits = 8};
+                     .combine_splits = 8,
+                     .call = v.call};
   }
   dw_error_clear(&ignored);
   s = dw_variant_applicable(shape, &v, e);

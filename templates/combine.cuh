@@ -5,44 +5,46 @@
 
 constexpr int PARTIAL_BYTES = PARTIAL_F16 ? 2 : 4;
 
-struct Partial8 {  // eight neighbouring elements
-  u32x4 lo, hi;    // fp16: lo alone
-};
-DEV Partial8 load_partial(const dw_params &p, s64 row, int d) {
-  const u8 *at = (const u8 *)p.partial + (row * V + d) * PARTIAL_BYTES;
-  Partial8 x;
-  x.lo = ldg_cg_v4(at);
-  if (!PARTIAL_F16) x.hi = ldg_cg_v4(at + 16);
-  return x;
-}
-// What a range that saw nothing left behind may be anything: a weight of 0 drops it.
-DEV void add_partial(float (&sum)[8], const Partial8 &x, float weight) {
-  const u32 w[8] = {x.lo.x, x.lo.y, x.lo.z, x.lo.w, x.hi.x, x.hi.y, x.hi.z, x.hi.w};
+// Adds eight neighbouring elements of a partial row (fp16: x alone, fp32: x and y).
+DEV void add_partial(float (&sum)[8], const u32x4 &x, const u32x4 &y, float weight) {
+  const u32 w[8] = {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};
 #pragma unroll
   for (int i = 0; i < (PARTIAL_F16 ? 4 : 8); i++) {
-    const u32 v = weight == 0.f ? 0u : w[i];
     if (PARTIAL_F16) {
-      sum[2 * i] += weight * lo_half_f16(v);
-      sum[2 * i + 1] += weight * hi_half_f16(v);
+      sum[2 * i] += weight * lo_half_f16(w[i]);
+      sum[2 * i + 1] += weight * hi_half_f16(w[i]);
     } else {
-      sum[i] += weight * bits_to_float(v);
+      sum[i] += weight * bits_to_float(w[i]);
     }
   }
 }
 DEV float weight_of(float lse, float max) { return lse == MINUS_INF ? 0.f : exp2_approx(lse - max); }
-DEV float inverse(float sum) { return sum > 0.f ? 1.f / sum : 0.f; }
 DEV float merged_lse(float max, float sum) { return sum > 0.f ? max + log2_approx(sum) : MINUS_INF; }
 
-// All that needs no partial result, then the wait for them. False past the end of the batch.
-DEV bool combine_begin(const dw_params &p, Request &r, Share &share) {
-  const bool real = (int)blockIdx.y < p.batch;
-  if (real) {
-    r = load_request(p, blockIdx.y);
-    share = find_share(p, r);
-  }
-  grid_dependents_launch();
-  grid_dependency_wait();
-  return real;
+// Where a thread finds its part of a row's partials: byte and element addresses of its first range, and the steps to the next.
+struct Partials {
+  const u8 *at;
+  const float *lse;
+  u32 step, lse_step;  // bytes, elements
+  int ranges;
+};
+DEV Partials find_partials(const dw_params &p, const Share &share, int row, int d) {
+  const s64 first = (s64)share.first_slot * p.rows + row;
+  return Partials{(const u8 *)p.partial + (first * V + d) * PARTIAL_BYTES, p.partial_lse + first, (u32)p.rows * V * PARTIAL_BYTES,
+                  (u32)p.rows, share.ranges};
+}
+DEV u32x4 load_part(const Partials &x, int range, int offset) {
+  return ldg_cg_v4_if(range < x.ranges, x.at + (u64)(u32)range * x.step + offset);
+}
+DEV float load_lse(const Partials &x, int range) {
+  return ldg_cg_f32_if(range < x.ranges, x.lse + (u64)(u32)range * x.lse_step, MINUS_INF);
+}
+
+// The request of this block, or no rows past the end of the batch.
+DEV Request combine_request(const dw_params &p) {
+  Request r{};
+  if ((int)blockIdx.y < p.batch) r = load_request(p, blockIdx.y);
+  return r;
 }
 
 // FEW: a thread has eight elements of a row and walks all ranges. grid (ceil(rows x V / 8 / 128), batch), 128 threads.
@@ -51,20 +53,21 @@ template <int RANGES>          // loaded together
 DEV void combine_few(const dw_params &p) {
   const int unit = blockIdx.x * 128 + threadIdx.x;
   const int row = unit / SLICES, d = unit % SLICES * 8;
-  Request r;
-  Share share;
-  const bool real = combine_begin(p, r, share);
-  if (!real || row >= r.rows()) return;
-  const s64 first = (s64)share.first_slot * p.rows + row;
+  const Request r = combine_request(p);
+  const Partials x = find_partials(p, find_share(p, r), row, d);
+  grid_dependents_launch();
+  grid_dependency_wait();
+  if (row >= r.rows()) return;
   float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-  for (int s0 = 0; s0 < share.ranges; s0 += RANGES) {
+#pragma unroll 1
+  for (int s0 = 0; s0 < x.ranges; s0 += RANGES) {
     float lse[RANGES];
-    Partial8 x[RANGES];
+    u32x4 a[RANGES], b[RANGES];
 #pragma unroll
     for (int s = 0; s < RANGES; s++) {
-      const bool real = s0 + s < share.ranges;
-      lse[s] = real ? ldg_cg_f32(p.partial_lse + first + (s64)(s0 + s) * p.rows) : MINUS_INF;
-      if (real) x[s] = load_partial(p, first + (s64)(s0 + s) * p.rows, d);
+      lse[s] = load_lse(x, s0 + s);
+      a[s] = load_part(x, s0 + s, 0);
+      b[s] = PARTIAL_F16 ? a[s] : load_part(x, s0 + s, 16);
     }
     const float before = max;
 #pragma unroll
@@ -77,12 +80,12 @@ DEV void combine_few(const dw_params &p) {
     for (int s = 0; s < RANGES; s++) {
       const float weight = weight_of(lse[s], max);
       sum += weight;
-      add_partial(out, x[s], weight);
+      add_partial(out, a[s], b[s], weight);
     }
   }
-  const float scale = inverse(sum);
+  const float scale = reciprocal_approx(sum);
 #pragma unroll
-  for (int i = 0; i < 8; i++) out[i] *= scale;
+  for (int i = 0; i < 8; i++) out[i] = sum > 0.f ? out[i] * scale : 0.f;
   store_out8(p, out_offset(p, r, row) + d, out);
   if (d == 0) store_lse(p, r, row, merged_lse(max, sum));
 }
@@ -94,30 +97,29 @@ constexpr int GROUP_STRIDE = 132 * 4;  // bytes between groups' sums, padded aga
 template <int RANGES>                  // a group loads together
 DEV void combine_many(const dw_params &p) {
   const int row = blockIdx.x / QUARTERS, quarter = blockIdx.x % QUARTERS;
-  const u32 lane = lane_id(), group = threadIdx.x >> 4, d = quarter * 128 + (threadIdx.x & 15) * 8;
-  Request r;
-  Share share;
-  const bool real = combine_begin(p, r, share);
-  if (!real || row >= r.rows()) return;
-  const s64 first = (s64)share.first_slot * p.rows + row;
+  const u32 lane = lane_id(), group = threadIdx.x >> 4, slice = threadIdx.x & 15;
+  const Request r = combine_request(p);
+  const Partials x = find_partials(p, find_share(p, r), row, quarter * 128 + slice * 8);
+  grid_dependents_launch();
+  grid_dependency_wait();
+  if (row >= r.rows()) return;
   float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   constexpr int EACH = (RANGES * 8 + 31) / 32;  // log-sum-exps a lane looks at for the maximum and the sum
-  for (int s0 = 0; s0 < share.ranges; s0 += RANGES * 8) {
+#pragma unroll 1
+  for (int s0 = 0; s0 < x.ranges; s0 += RANGES * 8) {
     float all[EACH], lse[RANGES];
-    Partial8 x[RANGES];
+    u32x4 a[RANGES], b[RANGES];
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
       const int s = k * 32 + lane;
-      all[k] = s < RANGES * 8 && s0 + s < share.ranges ? ldg_cg_f32(p.partial_lse + first + (s64)(s0 + s) * p.rows) : MINUS_INF;
+      all[k] = load_lse(x, s < RANGES * 8 ? s0 + s : x.ranges);
     }
 #pragma unroll
     for (int k = 0; k < RANGES; k++) {
       const int s = s0 + group + 8 * k;
-      lse[k] = MINUS_INF;
-      if (s < share.ranges) {
-        x[k] = load_partial(p, first + (s64)s * p.rows, d);
-        lse[k] = ldg_cg_f32(p.partial_lse + first + (s64)s * p.rows);
-      }
+      a[k] = load_part(x, s, 0);
+      b[k] = PARTIAL_F16 ? a[k] : load_part(x, s, 16);
+      lse[k] = load_lse(x, s);
     }
     const float before = max;
 #pragma unroll
@@ -134,16 +136,16 @@ DEV void combine_many(const dw_params &p) {
 #pragma unroll
     for (int i = 0; i < 8; i++) out[i] *= keep;
 #pragma unroll
-    for (int k = 0; k < RANGES; k++) add_partial(out, x[k], weight_of(lse[k], max));
+    for (int k = 0; k < RANGES; k++) add_partial(out, a[k], b[k], weight_of(lse[k], max));
   }
   const smem_addr sums = smem_base();
-  const smem_addr mine = sums + group * GROUP_STRIDE + (threadIdx.x & 15) * 32;
+  const smem_addr mine = sums + group * GROUP_STRIDE + slice * 32;
   sts_f32x4(mine, f32x4{out[0], out[1], out[2], out[3]});
   sts_f32x4(mine + 16, f32x4{out[4], out[5], out[6], out[7]});
   barrier_sync(0, 128);
   float total = 0.f;
 #pragma unroll
   for (int g = 0; g < 8; g++) total += lds_f32(sums + g * GROUP_STRIDE + threadIdx.x * 4);
-  store_out1(p, out_offset(p, r, row) + quarter * 128 + threadIdx.x, total * inverse(sum));
+  store_out1(p, out_offset(p, r, row) + quarter * 128 + threadIdx.x, sum > 0.f ? total * reciprocal_approx(sum) : 0.f);
   if (quarter == 0 && threadIdx.x == 0) store_lse(p, r, row, merged_lse(max, sum));
 }

@@ -7,47 +7,48 @@ enum { DW_P_CSR = 0, DW_P_BLOCK_TABLE = 1 };                // dw_params.address
 enum { DW_P_MASK_NONE = 0, DW_P_MASK_PARENTS = 1, DW_P_MASK_BITS = 2 };  // dw_params.mask_kind
 enum { DW_P_SPLIT_AUTO = 0, DW_P_SPLIT_FIXED = 1 };         // dw_params.split_mode
 
+// In order of first use: a cache line of parameters that a kernel meets for the first time costs it some 0.1 us.
 typedef struct dw_params {
-  const void *q;           // [total_q, heads, qk]
-  void *out;               // [total_q, heads, v]
-  float *lse;              // [total_q, heads] or null
-  const int *qo_indptr;    // [batch + 1], or null: every request has `width` rows
-  const void *kv;          // pool of pages, each `page` tokens of at least qk elements; V = the first v of a token
   const int *kv_len;       // [batch]
+  const int *block_table;  // block table: [batch, table_columns]
+  long long block_table_stride;
+  int table_columns;       // block table: pages a row may name
+  int batch;
+  int ranges;              // KV ranges of a request: AUTO: where all are equally long, FIXED: at most (grid size)
+  int all_ranges;          // AUTO: of the whole batch; partial results have a slot each
+  int early_launch;        // let the dependent kernel start at once (grids that leave much of the chip idle)
+  int dependent;           // launched as a dependent kernel: q, KV and the mask may be read only after grid_dependency_wait
+  int width;               // rows a request where qo_indptr is null; also the bound on a request's rows
+  int rows;                // bound on rows x heads of one request: the row stride of the partials
+  const void *kv;          // pool of pages, each `page` tokens of at least qk elements; V = the first v of a token
+  long long kv_page_stride, kv_token_stride;
+  const void *q;           // [total_q, heads, qk]
+  long long q_row_stride, q_head_stride;
+  const int *qo_indptr;    // [batch + 1], or null: every request has `width` rows
   const int *kv_indptr;    // CSR: [batch + 1] into kv_indices
   const void *kv_indices;  // CSR: token slots, int32 or int64 (index64)
   const void *draft_slots; // CSR with prefix-only lengths: [total_q] slots of the drafts, same width as kv_indices
-  const int *block_table;  // block table: [batch, max pages]
-  const void *mask;        // PARENTS int32 [total_q]; BITS uint32 [total_q, mask_row_stride]
-  void *partial;           // workspace: [KV ranges, rows, v] partial outputs
-  float *partial_lse;      // workspace: [KV ranges, rows], base 2
-  unsigned *report;        // checked builds: counts of bad rows by kind, else null
-  long long q_row_stride, q_head_stride;
-  long long out_row_stride, out_head_stride;
-  long long lse_row_stride;
-  long long kv_page_stride, kv_token_stride;
-  long long block_table_stride;
-  long long mask_row_stride;
-  float scale_log2;        // softmax scale x log2(e)
-  float lse_factor;        // 1 for base 2, ln 2 for base e
-  int batch;
-  int total_q;             // rows of q in all, for checks
-  int width;               // rows a request where qo_indptr is null; also the bound on a request's rows
-  int rows;                // bound on rows x heads of one request: the row stride of the partials
-  int groups;              // row groups: CTAs that share one KV range
-  int ranges;              // KV ranges of a request: AUTO: where all are equally long, FIXED: at most (grid size)
-  int all_ranges;          // AUTO: of the whole batch; partial results have a slot each
-  int split_tokens;        // FIXED: tokens a range
   int addressing;          // DW_P_CSR or DW_P_BLOCK_TABLE
   int index64;             // kv_indices and draft_slots are int64
   int lengths_include_drafts;
-  int mask_kind;
   int split_mode;
+  int split_tokens;        // FIXED: tokens a range
+  int mask_kind;
+  const void *mask;        // PARENTS int32 [total_q]; BITS uint32 [total_q, mask_row_stride]
+  long long mask_row_stride;
+  float scale_log2;        // softmax scale x log2(e)
+  float lse_factor;        // 1 for base 2, ln 2 for base e
+  void *partial;           // workspace: [KV ranges, rows, v] partial outputs
+  float *partial_lse;      // workspace: [KV ranges, rows], base 2
+  void *out;               // [total_q, heads, v]
+  long long out_row_stride, out_head_stride;
+  float *lse;              // [total_q, heads] or null
+  long long lse_row_stride;
+  unsigned *report;        // checked builds: counts of bad rows by kind, else null
+  int total_q;             // rows of q in all, for checks
+  int groups;              // row groups: CTAs that share one KV range
   int out_dtype;           // as dw_dtype
-  int table_columns;       // block table: pages a row may name; CSR: entries in kv_indices (0: unknown)
   int pool_pages;          // checked builds: pages in the pool (0: unknown)
-  int dependent;           // launched as a dependent kernel: q, KV and the mask may be read only after grid_dependency_wait
-  int early_launch;        // let the dependent kernel start at once (grids that leave much of the chip idle)
 } dw_params;
 
 #endif

@@ -57,6 +57,11 @@ DEV float log2_approx(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+DEV float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 DEV float bits_to_float(u32 x) { return __uint_as_float(x); }
 DEV u32 float_to_bits(float x) { return __float_as_uint(x); }
 // Two floats rounded to nearest even and packed, lo in bits 0-15.
@@ -111,6 +116,25 @@ DEV u32x4 ldg_cg_v4(const void *p) {
 DEV float ldg_cg_f32(const float *p) {
   float v;
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
+// Loads that happen only where `take` is set; zeros elsewhere. No branch, so that many can be in flight.
+DEV u32x4 ldg_cg_v4_if(bool take, const void *p) {
+  u32x4 v;
+  asm volatile(
+      "{ .reg .pred t; setp.ne.u32 t, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
+      "@t ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(p), "r"((u32)take)
+      : "memory");
+  return v;
+}
+DEV float ldg_cg_f32_if(bool take, const float *p, float otherwise) {
+  float v;
+  asm volatile("{ .reg .pred t; setp.ne.u32 t, %3, 0; mov.f32 %0, %2; @t ld.global.cg.f32 %0, [%1]; }"
+               : "=&f"(v)
+               : "l"(p), "f"(otherwise), "r"((u32)take)
+               : "memory");
   return v;
 }
 DEV void stg_cg_v4(void *p, u32x4 v) {

@@ -10,11 +10,18 @@ struct Request {
   DEV int rows() const { return nodes * HEADS; }
 };
 
+// What the caller promised about its calls is folded into the code (CALL_TABLE: a block table, lengths that include the drafts,
+// `width` rows a request, all in AUTO mode); the rest is asked at run time.
+DEV bool by_table(const dw_params &p) { return CALL_TABLE || p.addressing == DW_P_BLOCK_TABLE; }
+DEV bool lengths_with_drafts(const dw_params &p) { return CALL_TABLE || p.lengths_include_drafts; }
+DEV bool rows_vary(const dw_params &p) { return !CALL_TABLE && p.qo_indptr; }
+DEV bool fixed_split(const dw_params &p) { return !CALL_TABLE && p.split_mode == DW_P_SPLIT_FIXED; }
+
 DEV Request load_request(const dw_params &p, int b) {
   Request r;
   r.index = b;
   const int len = ldg_nc_s32(p.kv_len + b);
-  if (p.qo_indptr) {
+  if (rows_vary(p)) {
     r.first_row = ldg_nc_s32(p.qo_indptr + b);
     r.nodes = ldg_nc_s32(p.qo_indptr + b + 1) - r.first_row;
   } else {
@@ -22,8 +29,8 @@ DEV Request load_request(const dw_params &p, int b) {
     r.nodes = p.width;
   }
   // A padded row of a captured graph may be shorter than its drafts; it then has no prefix.
-  r.prefix = p.lengths_include_drafts ? (len > r.nodes ? len - r.nodes : 0) : len;
-  r.total = p.lengths_include_drafts ? len : len + r.nodes;
+  r.prefix = lengths_with_drafts(p) ? (len > r.nodes ? len - r.nodes : 0) : len;
+  r.total = lengths_with_drafts(p) ? len : len + r.nodes;
   return r;
 }
 
@@ -47,7 +54,7 @@ DEV void store_lse(const dw_params &p, const Request &r, int row, float lse_base
 // Entry of token `t`. Block table: `t` may lie past the request's end (clamped to the row, the entry is then garbage).
 // CSR: t < r.total.
 DEV int kv_entry(const dw_params &p, const Request &r, int t) {
-  if (p.addressing == DW_P_BLOCK_TABLE) {
+  if (by_table(p)) {
     const int column = t / PAGE;
     return ldg_nc_s32(p.block_table + r.index * p.block_table_stride + (column < p.table_columns ? column : p.table_columns - 1));
   }
@@ -59,7 +66,7 @@ DEV int kv_entry(const dw_params &p, const Request &r, int t) {
 
 DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
   if (PAGE == 1) return (const u8 *)p.kv + entry * p.kv_page_stride * 2;
-  const bool table = p.addressing == DW_P_BLOCK_TABLE;
+  const bool table = by_table(p);
   const int page = table ? entry : entry / PAGE;
   const int in_page = (table ? t : entry) % PAGE;
   return (const u8 *)p.kv + (page * p.kv_page_stride + in_page * p.kv_token_stride) * 2;

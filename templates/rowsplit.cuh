@@ -114,14 +114,14 @@ DEV int loader_lane_token(const Loader &l, const Tiles &tiles, int tile0) {
 // Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. Under CSR only tokens that exist may be looked up.
 DEV int loader_entries(const dw_params &p, const Request &r, const Loader &l, const Tiles &tiles, int tile0) {
   const int t = loader_lane_token(l, tiles, tile0);
-  return p.addressing == DW_P_BLOCK_TABLE || t < r.total ? kv_entry(p, r, t) : 0;
+  return by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
 }
 // The first entries, asked for before anything is known of the lengths (block table): a load that waits for another costs 0.5 us
 // at kernel start.
 DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, Loader &l) {
   l.entries = loader_entries(p, r, l, tiles, 0);
   l.safe_token = tiles.first * TILE;
-  l.safe_entry = p.addressing == DW_P_BLOCK_TABLE || l.safe_token < r.total ? kv_entry(p, r, l.safe_token) : 0;
+  l.safe_entry = by_table(p) || l.safe_token < r.total ? kv_entry(p, r, l.safe_token) : 0;
 }
 // Starts the ring as soon as its own loads allow, ahead of the other roles, who meet the mbarriers at the CTA's barrier.
 DEV void loader_begin(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
@@ -129,7 +129,7 @@ DEV void loader_begin(const dw_params &p, const Cta &c, const Work &guess, Loade
   barrier_sync(NAMED_LOADERS, LOADERS * 32);
   barrier_arrive(0, THREADS);
   const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
-  if (p.addressing != DW_P_BLOCK_TABLE || !guessed) loader_start(p, c.request, c.tiles, l);
+  if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
   l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
   if (p.dependent) grid_dependency_wait();
 }
@@ -266,9 +266,12 @@ struct SoftmaxRow {
   int token;        // first one of this lane within a tile
   int node;         // of the request; -1: no such row
   float reference;
-  float sum[TOKENS];  // a sum per token position, so that both kinds of row add up in one order
+  // Sums of the weights, one per token position so that both kinds of row add up in one order: as computed, for the log-sum-exp,
+  // and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
+  float sum[TOKENS], rounded[TOKENS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[TOKENS];
+  u32 weights[(TOKENS + 1) / 2];  // packed
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
 
@@ -279,7 +282,7 @@ DEV void softmax_start(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, in
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
   x.reference = MINUS_INF;
 #pragma unroll
-  for (int i = 0; i < T; i++) x.sum[i] = 0.f;
+  for (int i = 0; i < T; i++) x.sum[i] = x.rounded[i] = 0.f;
   x.mask = 0;
   if (MASK_WORDS <= 2 && x.node >= 0) {
     x.mask = visible_tokens(p, c.request, x.node, c.request.prefix);
@@ -347,7 +350,10 @@ DEV float softmax_rescale(SoftmaxRow<L, T> &x, float max) {
   const float factor = exp2_approx(x.reference - reference);
   x.reference = reference;
 #pragma unroll
-  for (int i = 0; i < T; i++) x.sum[i] *= factor;
+  for (int i = 0; i < T; i++) {
+    x.sum[i] *= factor;
+    x.rounded[i] *= factor;
+  }
   return factor;
 }
 template <int L, int T>
@@ -358,22 +364,34 @@ DEV void softmax_weights(SoftmaxRow<L, T> &x) {
     x.s[i] = exp2_approx(x.s[i] - reference);
     x.sum[i] += x.s[i];
   }
+#pragma unroll
+  for (int i = 0; i < T; i += 2) {
+    const u32 pair = pack_kv(x.s[i], T > 1 ? x.s[i + T / 4] : 0.f);
+    x.weights[i / 2] = pair;
+    x.rounded[i] += kv_to_float((u16)pair);
+    if (T > 1) x.rounded[i + T / 4] += kv_to_float((u16)(pair >> 16));
+  }
 }
 template <int L, int T>
 DEV void softmax_write(const Cta &c, const SoftmaxRow<L, T> &x, int pair, bool rescaled, float factor) {
   const smem_addr at = c.shared + WEIGHTS + (pair * ROWS + x.row) * WEIGHT_STRIDE + x.token * 2;
-  if (T == 4) sts_u32x2(at, u32x2{pack_kv(x.s[0], x.s[1]), pack_kv(x.s[2], x.s[3])});
-  else sts_u16(at, (u16)pack_kv(x.s[0], 0.f));
+  if (T == 4) sts_u32x2(at, u32x2{x.weights[0], x.weights[T / 4]});
+  else sts_u16(at, (u16)x.weights[0]);
   if (rescaled && x.token == 0) sts_f32(c.shared + RESCALE + (pair * ROWS + x.row) * 4, factor);
 }
 template <int L, int T>
-DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
-  float sum = T == 4 ? (x.sum[0] + x.sum[T == 4]) + (x.sum[T / 2] + x.sum[T - 1]) : x.sum[0];
+DEV float softmax_total(const float (&sum)[T]) {
+  float total = T == 4 ? (sum[0] + sum[T / 4]) + (sum[T / 2] + sum[T - 1]) : sum[0];
 #pragma unroll
-  for (u32 d = 1; d < L; d <<= 1) sum += shuffle_xor(sum, d);
+  for (u32 d = 1; d < L; d <<= 1) total += shuffle_xor(total, d);
+  return total;
+}
+template <int L, int T>
+DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
+  const float sum = softmax_total<L>(x.sum), rounded = softmax_total<L>(x.rounded);
   const bool nothing = x.node < 0 || node_dead(p, c.request, x.node) || sum == 0.f;
   if (x.token) return;
-  sts_f32(c.shared + FINAL + x.row * 4, nothing ? 0.f : 1.f / sum);
+  sts_f32(c.shared + FINAL + x.row * 4, nothing ? 0.f : 1.f / rounded);
   sts_f32(c.shared + FINAL + (ROWS + x.row) * 4, nothing ? MINUS_INF : x.reference + log2_approx(sum));
 }
 
@@ -630,7 +648,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   if (warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS) {
     l.first_token = (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS;
     c.request.index = guess.request;
-    if (p.addressing == DW_P_BLOCK_TABLE && guess.request >= 0) loader_start(p, c.request, find_tiles(p, guess, 0), l);
+    if (by_table(p) && guess.request >= 0) loader_start(p, c.request, find_tiles(p, guess, 0), l);
   }
   c.work = find_work(p, guess);
   int nt = 0;
@@ -643,6 +661,5 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   }
   // The kernel after the next relies on this one to have waited for the one before.
   if (nt == 0) grid_dependency_wait();
-  else if (nt == N_TILES) run_cta<N_TILES>(p, c, guess, l);
-  else run_cta<(N_TILES > 1 ? N_TILES - 1 : 1)>(p, c, guess, l);
+  else run_cta<N_TILES>(p, c, guess, l);
 }

@@ -25,7 +25,7 @@ struct Tiles {
 
 DEV int tiles_of(const dw_params &p, int b) {
   const int len = ldg_nc_s32(p.kv_len + b);
-  const int drafts = p.lengths_include_drafts ? 0 : p.qo_indptr ? ldg_nc_s32(p.qo_indptr + b + 1) - ldg_nc_s32(p.qo_indptr + b)
+  const int drafts = lengths_with_drafts(p) ? 0 : rows_vary(p) ? ldg_nc_s32(p.qo_indptr + b + 1) - ldg_nc_s32(p.qo_indptr + b)
                                                                 : p.width;
   return (len + drafts + TILE - 1) / TILE;
 }
@@ -44,20 +44,28 @@ DEV u32 warp_prefix_sum(u32 v, u32 lane) {  // inclusive
   return v;
 }
 
-// The requests' shares where lengths differ, 32 requests at a time, all lanes together. Finds the owner of range `number` of the
-// batch (request < 0), or the share of `request`. `equal` is the answer if the lengths turn out to be equal.
-DEV Work auto_share(const dw_params &p, const Work &equal, int number, int request) {
-  const u32 lane = lane_id();
-  u32 all = 0;
-  bool ragged = p.batch * p.ranges != p.all_ranges;  // a batch smaller than the bound shares all ranges too
-  const int tiles0 = tiles_of(p, 0);
+// Do all requests have equally many tiles? (All lanes together, 32 requests at a time.) A batch smaller than the bound counts as
+// ragged, so that it gets all ranges too.
+DEV bool equal_shares(const dw_params &p) {
+  if (p.batch * p.ranges != p.all_ranges) return false;
+  bool ragged = false;
+  int tiles0 = 0;
 #pragma unroll 1
   for (int b0 = 0; b0 < p.batch; b0 += 32) {
-    const int tiles = b0 + (int)lane < p.batch ? tiles_of(p, b0 + lane) : 0;
-    ragged |= vote_any(b0 + (int)lane < p.batch && tiles != tiles0);
-    all += warp_sum(tiles);
+    const int b = b0 + lane_id();
+    const int tiles = tiles_of(p, b < p.batch ? b : p.batch - 1);
+    if (b0 == 0) tiles0 = shuffle((u32)tiles, 0);
+    ragged |= vote_any(tiles != tiles0);
   }
-  if (!ragged) return equal;
+  return !ragged;
+}
+
+// Shares by length. Finds the owner of range `number` of the batch (request < 0), or the share of `request`.
+DEV Work ragged_share(const dw_params &p, int number, int request) {
+  const u32 lane = lane_id();
+  u32 all = 0;
+#pragma unroll 1
+  for (int b0 = 0; b0 < p.batch; b0 += 32) all += warp_sum(b0 + (int)lane < p.batch ? tiles_of(p, b0 + lane) : 0);
   Work w;
   w.request = -1;
   int before = 0;
@@ -87,22 +95,23 @@ DEV Work guess_work(const dw_params &p) {
   const int request = blockIdx.z, range = blockIdx.y;
   return Work{request < p.batch ? request : -1, range, Share{p.ranges, request * p.ranges}};
 }
-DEV bool lengths_decide(const dw_params &p) { return p.split_mode == DW_P_SPLIT_AUTO && p.all_ranges > p.ranges; }
+DEV bool lengths_decide(const dw_params &p) { return !fixed_split(p) && p.all_ranges > p.ranges; }
 DEV Work find_work(const dw_params &p, const Work &guess) {
-  return lengths_decide(p) ? auto_share(p, guess, blockIdx.z * p.ranges + blockIdx.y, -1) : guess;
+  if (!lengths_decide(p) || equal_shares(p)) return guess;
+  return ragged_share(p, blockIdx.z * p.ranges + blockIdx.y, -1);
 }
 // Partial results of a request, for the combine kernel.
 DEV Share find_share(const dw_params &p, const Request &r) {
   Share equal{p.ranges, r.index * p.ranges};
-  if (lengths_decide(p)) return auto_share(p, Work{r.index, 0, equal}, 0, r.index).share;
-  if (p.split_mode == DW_P_SPLIT_FIXED && r.total < p.ranges * p.split_tokens)
+  if (lengths_decide(p)) return equal_shares(p) ? equal : ragged_share(p, 0, r.index).share;
+  if (fixed_split(p) && r.total < p.ranges * p.split_tokens)
     equal.ranges = r.total > 0 ? (r.total + p.split_tokens - 1) / p.split_tokens : 1;
   return equal;
 }
 
 DEV Tiles find_tiles(const dw_params &p, const Work &w, int total) {
   const int all = (total + TILE - 1) / TILE;
-  if (p.split_mode == DW_P_SPLIT_FIXED) {
+  if (fixed_split(p)) {
     const int each = p.split_tokens / TILE, first = w.range * each;
     const int left = all - first;
     return Tiles{first, 1, left < 0 ? 0 : left < each ? left : each};

@@ -17,6 +17,7 @@
 @ param.flag("setmaxnreg")
 @ param.string("combine", {"none", "few", "many"})
 @ param.int("combine_splits", 1)
+@ param.string("call", {"any", "table"})
 @ param.int("checked", 0, 0)
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
@@ -29,6 +30,7 @@
 constexpr int HEADS = ${heads}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
 constexpr bool KV_F16 = ${bool(kv == "fp16")};
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
+constexpr bool CALL_TABLE = ${bool(call == "table")};
 #include "dtype.cuh"
 #include "request.cuh"
 @ if family == "reference" then
