@@ -109,6 +109,9 @@ dw_status cli_check_gpu(const cli_gpu *session, const dw_variant *variant, const
                         dw__comparison *comparison, dw_error *error);
 json_t *cli_comparison_json(const dw__comparison *comparison);
 
+// --build-only: how many cubins were compiled (src/cli_bench.c).
+void cli_tell_builds(dw_ctx *ctx);
+
 // A progress line on stderr, where that is a terminal; an empty text clears it.
 void cli_progress(const char *format, ...) DW__PRINTF(1, 2);
 

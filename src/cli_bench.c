@@ -593,6 +593,12 @@ static void note_command(bench *b, int argc, char **argv) {
 
 // ---- the command ----------------------------------------------------------------------------------------------
 
+void cli_tell_builds(dw_ctx *ctx) {
+  dw_stats stats;
+  dw_stats_get(ctx, &stats);
+  printf("%llu compiled, %llu were there\n", (unsigned long long)stats.compiles, (unsigned long long)stats.hits_disk);
+}
+
 // The device's own target, within sm_120's limits where it is another GPU, unless the text says otherwise.
 static dw_status read_shape(const bench *b, const char *text, dw_shape *shape, dw_error *error) {
   dw_status status = dw_shape_parse(text, shape, error);
@@ -634,6 +640,7 @@ static int bench_main(const asked *want, const char *text, int argc, char **argv
   }
   dw_status status = run(&b, text, &error);
   code = status ? exit_code(&error, &b) : b.failed ? CLI_WRONG : CLI_DONE;
+  if (want->build_only && !status) cli_tell_builds(b.ctx);
   close_all(&b);
   dw_ctx_destroy(b.ctx);
   return code;

@@ -320,7 +320,9 @@ static int build_all(suite *s) {
   }
   free(c);
   cli_progress("%s", "");
-  return status ? cli_error(&error) : CLI_DONE;
+  if (status) return cli_error(&error);
+  cli_tell_builds(s->ctx);
+  return CLI_DONE;
 }
 
 int cli_suite(const cli_command *self, int argc, char **argv) {
