@@ -1526,7 +1526,11 @@ void Runner::wait(Fn fn, Thread &t, Mbarrier &b, u32 parity) {
   auto over = [&] { return (b.phase & 1) != parity; };
   if (!over() && !late()) try_finish(b);
   if (!over() && test) {
-    if (is_random() && (random() >> 30 & 1)) return;
+    // "Not yet" is always a right answer; who asks again without end lets the others run.
+    bool again = t.bar == &b && t.parity == b.phase;
+    t.bar = &b;
+    t.parity = b.phase;
+    if (is_random() ? random() >> 30 & 1 : launch_.order == DW_HOST_FORWARD && !again) return;
     poll();
     if (!over()) try_finish(b);
   } else if (!over()) {
@@ -1909,6 +1913,7 @@ void Runner::start_cluster(u64 index) {
     t.place = {
       {j % block_.x, j / block_.x % block_.y, j / block_.x / block_.y}, t.warp->cta->block, block_, grid_, t.warp->cta->rank};
     t.wait = Wait::kNone;
+    t.bar = nullptr;
     t.granted = nullptr;
     t.copies.clear();
     t.by_agent.clear();
