@@ -360,13 +360,13 @@ static dw_status add_variant(contender *list, int *count, const dw_variant *vari
   return DW_OK;
 }
 
-// --variants holds texts parted by ';' (a variant's text has commas).
+// --variants holds texts parted by ; or a space (a variant's text has commas).
 static dw_status list_named(const asked *want, const dw_shape *shape, contender *list, int *count, dw_error *error) {
   dw_status status = DW_OK;
   for (const char *at = want->variants; !status; at++) {
     char text[DW_TEXT_MAX];
     dw_variant variant;
-    size_t size = strcspn(at, ";");
+    size_t size = strcspn(at, "; ");
     snprintf(text, sizeof text, "%.*s", (int)(size < DW_TEXT_MAX - 1 ? size : DW_TEXT_MAX - 1), at);
     status = cli_variant(text, shape, NULL, &variant, error);
     if (!status) status = add_variant(list, count, &variant, &want->slots, error);
@@ -664,7 +664,8 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"ragged", "N,...", CLI_INTS, &want.ragged, 1, 1 << 22, "one batch of requests of these lengths instead"},
     {"mask", "none|parents|bits", CLI_WORD, &want.mask, 0, 0, "how the tree is given (bits, as packed once a step)"},
     {"addressing", "auto|csr|table", CLI_WORD, &want.addressing, 0, 0, "auto: csr for page 1, table for larger ones"},
-    {"variants", "TEXT;...", CLI_TEXT, &want.variants, 0, 0, "these variants in turns (default: the rule table's choice)"},
+    {"variants", "'TEXT TEXT...'", CLI_TEXT, &want.variants, 0, 0,
+     "these variants in turns (default: the rule table's choice)"},
     {"sweep", NULL, CLI_FLAG, &want.sweep, 0, 0, "every variant that the rule table knows"},
     {"slots", "N,...", CLI_INTS, &want.slots, 1, 65535, "KV ranges a request, in place of the rule table's"},
     {"split-tokens", "N", CLI_INT, &want.split_tokens, 16, 1 << 20, "fixed KV ranges of so many tokens"},
