@@ -13,7 +13,7 @@ typedef struct asked {
   cli_list widths;
   const char *targets, *limits, *variant;
   bool all_variants, json, verify;
-  int jobs, batch, kv_len;
+  int jobs, batch, kv_len, call;
 } asked;
 
 // One cubin to build, then what came of it.
@@ -54,6 +54,7 @@ static dw_status add_variants(jobs *all, const asked *want, const dw_shape *shap
     return status;
   }
   dw_bounds bounds = cli_bounds(shape, want->batch, want->kv_len);
+  bounds.call = (dw_call)want->call;
   status = cli_variant(want->variant, shape, &bounds, &variant, error);
   return status ? status : add_job(all, shape, &variant, error);
 }
@@ -119,6 +120,7 @@ static dw_status compile(dw_ctx *ctx, job *item) {
 static dw_status check(dw_ctx *ctx, job *item) {
   if (!item->cubin) return DW_OK;  // its compile failed, which has been said
   cli_problem usual = cli_problem_usual();
+  if (item->variant.call == DW_CALL_TABLE) usual.addressing = DW_BLOCK_TABLE;
   dw__problem *problem;
   dw_status status = cli_problem_make(&item->shape, &usual, &problem, &item->error);
   if (!status) status = cli_check_host(ctx, &item->shape, &item->variant, &usual, problem, &item->checked, &item->error);
@@ -337,6 +339,7 @@ int cli_build(const cli_command *self, int argc, char **argv) {
     {"all-variants", NULL, CLI_FLAG, &want.all_variants, 0, 0, "each variant that may serve the shape"},
     {"batch", "N", CLI_INT, &want.batch, 1, 65535, "most requests, for the rule table's choice (8)"},
     {"kv-len", "N", CLI_INT, &want.kv_len, 1, 1 << 24, "most tokens a request, for that choice (32768)"},
+    {"call", "any|table", CLI_WORD, &want.call, 0, 0, "what calls have in common, for that choice (any)"},
     {"jobs", "N", CLI_INT, &want.jobs, 1, JOBS_MAX, "threads (default: one a core)"},
     {"verify", "host", CLI_WORD, &verify, 0, 0, "also run each on the CPU against the oracle"},
     {"json", NULL, CLI_FLAG, &want.json, 0, 0, "print JSON"},

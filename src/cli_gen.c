@@ -33,11 +33,12 @@ static int print_source(const dw_shape *shape, const dw_variant *variant) {
 int cli_gen(const cli_command *self, int argc, char **argv) {
   const char *variant_text = NULL;
   bool list = false;
-  int batch = 8, kv_len = 32768;
+  int batch = 8, kv_len = 32768, call = DW_CALL_ANY;
   const cli_option options[] = {
     {"variant", "TEXT", CLI_TEXT, &variant_text, 0, 0, "the variant (default: the rule table's choice)"},
     {"batch", "N", CLI_INT, &batch, 1, 65535, "most requests, for that choice (8)"},
     {"kv-len", "N", CLI_INT, &kv_len, 1, 1 << 24, "most tokens a request, for that choice (32768)"},
+    {"call", "any|table", CLI_WORD, &call, 0, 0, "what calls have in common, for that choice (any)"},
     {"list", NULL, CLI_FLAG, &list, 0, 0, "list the variants that may serve the shape instead"},
   };
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
@@ -49,6 +50,7 @@ int cli_gen(const cli_command *self, int argc, char **argv) {
   if (list) return list_variants(&shape);
   dw_variant variant;
   dw_bounds bounds = cli_bounds(&shape, batch, kv_len);
+  bounds.call = (dw_call)call;
   if (cli_variant(variant_text, &shape, &bounds, &variant, &error)) return cli_error(&error);
   return print_source(&shape, &variant);
 }

@@ -33,6 +33,9 @@ static int longest(const cli_problem *asked) {
 dw_bounds cli_problem_bounds(const dw_shape *shape, const cli_problem *asked) {
   dw_bounds bounds = cli_bounds(shape, batch_of(asked), longest(asked) + shape->width);
   bounds.split_tokens = asked->split_tokens;
+  // What holds for these calls is promised, so that both kinds of kernel are checked.
+  bool table = asked->addressing == DW_BLOCK_TABLE && !asked->prefix_only && !asked->split_tokens;
+  bounds.call = table ? DW_CALL_TABLE : DW_CALL_ANY;
   return bounds;
 }
 

@@ -574,7 +574,7 @@ static dw_status check_device(const request *ask, const dw__device *device, dw_e
 
 static bool same_bounds(const dw_bounds *a, const dw_bounds *b) {
   return a->batch == b->batch && a->total_q == b->total_q && a->kv_len == b->kv_len && a->sm_count == b->sm_count &&
-         a->split_tokens == b->split_tokens;
+         a->call == b->call && a->split_tokens == b->split_tokens;
 }
 
 static bool same_image(const loaded *image, const request *ask, const void *cu_context) {

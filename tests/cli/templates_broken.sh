@@ -4,9 +4,9 @@ mkdir templates
 export DRAFTWOOD_TEMPLATES=templates
 request=(kimi-k2.6-tp8 --variant family=reference)
 run gen "${request[@]}"
-declare='@ for _, name in ipairs{"attention", "q", "kv", "out", "family", "combine"} do param.string(name) end
-@ for _, name in ipairs{"heads", "kv_heads", "width", "head_dim_qk", "head_dim_v", "page", "target", "limits"} do param.int(name) end
-@ for _, name in ipairs{"n_tiles", "setmaxnreg", "combine_splits", "checked"} do param.int(name) end'
+# A template has to declare what it is handed: one line, whatever the real one needs.
+declare=$(grep -E '^@ (param\.|local formats)' "$(dirname "$script")/../../templates/verify.cu.lua" | sed 's/^@//' | tr '\n' ' ')
+declare="@$declare"
 without_trace() { grep -v -e '^stack traceback' -e $'^\t'; }
 printf '%s\n' "$declare" '@ local x = ' '// text' >templates/verify.cu.lua
 run build "${request[@]}" 2>&1 | without_trace

@@ -7,10 +7,8 @@ run verify "${request[@]}" --json | grep -e '"rows"' -e '"failed"' -e '"device"'
 DRAFTWOOD_DRIVER=/nowhere/libcuda.so run verify "${request[@]}" --device gpu 2>&1 | grep -o -e SKIP -e 'exit .'
 
 cp -r "$(dirname "$script")/../../templates" .
-cat >templates/verify.cu.lua <<'END'
-@ for _, name in ipairs{"attention", "q", "kv", "out", "family", "combine"} do param.string(name) end
-@ for _, name in ipairs{"heads", "kv_heads", "width", "head_dim_qk", "head_dim_v", "page", "target", "limits"} do param.int(name) end
-@ for _, name in ipairs{"n_tiles", "setmaxnreg", "combine_splits", "checked"} do param.int(name) end
+grep -E '^@ (param\.|local formats)' templates/verify.cu.lua >kept
+cat kept - >templates/verify.cu.lua <<'END'
 #include "types.cuh"
 #include "ptx.cuh"
 #include "params.h"
