@@ -84,6 +84,7 @@ typedef struct cli_problem {
   int batch;                    // 0: one request a length
   int mask, addressing, order;  // dw_mask, dw_addressing, dw_host_order
   int seed, split_tokens;
+  bool overlap;      // the call may start while the kernel before it runs
   bool prefix_only;  // lengths without the drafts
   bool sanitize;
 } cli_problem;

@@ -65,6 +65,7 @@ static dw_status make(const dw_shape *shape, const cli_problem *asked, dw__probl
 dw_status cli_problem_make(const dw_shape *shape, const cli_problem *asked, dw__problem **problem, dw_error *error) {
   *problem = NULL;
   dw_status status = make(shape, asked, problem, error);
+  if (!status) (*problem)->args.overlap_prologue = asked->overlap;
   if (!status) status = dw__problem_solve(*problem, 0, error);
   if (!status) return DW_OK;
   dw__problem_free(*problem);
@@ -271,6 +272,7 @@ int cli_verify(const cli_command *self, int argc, char **argv) {
     {"mask", "none|parents|bits", CLI_WORD, &problem->mask, 0, 0, "how the tree is given (parents)"},
     {"addressing", "csr|table", CLI_WORD, &problem->addressing, 0, 0, "how the KV is found (csr)"},
     {"prefix-only", NULL, CLI_FLAG, &problem->prefix_only, 0, 0, "lengths count the prefix, not the drafts"},
+    {"overlap", NULL, CLI_FLAG, &problem->overlap, 0, 0, "the call may start while the kernel before it runs"},
     {"split-tokens", "N", CLI_INT, &problem->split_tokens, 16, 1 << 20, "fixed KV ranges of so many tokens (default: auto)"},
     {"seed", "S", CLI_INT, &problem->seed, 0, 1 << 30, "of the random problem (1)"},
     {"order", "forward|reverse|random", CLI_WORD, &problem->order, 0, 0, "host: the order in which warps run (forward)"},
