@@ -22,7 +22,7 @@ typedef struct asked {
   const char *variants, *limits, *record, *commit;
   cli_list lengths, batches, widths, heads, pages, ragged, slots;
   int mask, addressing, reps, calls, pool, split_tokens, seed, device;
-  bool sweep, warm, chain, check, json, build_only, ceilings;
+  bool sweep, warm, chain, check, json, build_only, ceilings, any_call;
 } asked;
 
 // One variant of a problem, with its measurements.
@@ -401,6 +401,11 @@ static dw_status make_workspace(bench *b, const contender *list, int count, dw_e
   return dw__gpu_alloc(b->gpu, most, &b->workspace, error);
 }
 
+static dw_addressing addressing_of(const asked *want, const dw_shape *shape) {
+  if (want->addressing) return want->addressing == 1 ? DW_CSR : DW_BLOCK_TABLE;
+  return shape->page > 1 ? DW_BLOCK_TABLE : DW_CSR;
+}
+
 static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **data, dw_error *error) {
   dw__gpu_spec spec = {
     .shape = p->shape,
@@ -468,6 +473,9 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   p->calls = count_calls(b->want, p);
   p->bounds = cli_bounds(&p->shape, p->batch, longest(p) + p->shape.width);
   p->bounds.split_tokens = b->want->split_tokens;
+  // Lengths count the drafts and every request has all its rows: with a block table that is the form of call that kernels know.
+  bool promised = addressing_of(b->want, &p->shape) == DW_BLOCK_TABLE && !b->want->split_tokens && !b->want->any_call;
+  p->bounds.call = promised ? DW_CALL_TABLE : DW_CALL_ANY;
   p->bounds.sm_count = b->gpu ? dw__gpu_device(b->gpu)->sm_count : dw__target_sm_count(p->shape.target);
   dw_status status = list_contenders(b->want, p, list, &count, error);
   for (int i = 0; i < count && !status; i++) {
@@ -664,6 +672,7 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"ragged", "N,...", CLI_INTS, &want.ragged, 1, 1 << 22, "one batch of requests of these lengths instead"},
     {"mask", "none|parents|bits", CLI_WORD, &want.mask, 0, 0, "how the tree is given (bits, as packed once a step)"},
     {"addressing", "auto|csr|table", CLI_WORD, &want.addressing, 0, 0, "auto: csr for page 1, table for larger ones"},
+    {"any-call", NULL, CLI_FLAG, &want.any_call, 0, 0, "kernels that serve every form of call, also where a table would do"},
     {"variants", "'TEXT TEXT...'", CLI_TEXT, &want.variants, 0, 0,
      "these variants in turns (default: the rule table's choice)"},
     {"sweep", NULL, CLI_FLAG, &want.sweep, 0, 0, "every variant that the rule table knows"},

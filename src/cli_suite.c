@@ -121,6 +121,9 @@ static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, u
   bounds.sm_count = sms;
   if (dw__random_below(state, 4) == 0)
     bounds.split_tokens = c->check.split_tokens = longest > 20000 ? 4096 : 16 << dw__random_below(state, 4);
+  const dw__gpu_spec *spec = &c->check.spec;
+  bool promised = spec->addressing == DW_BLOCK_TABLE && spec->lengths_include_drafts && !spec->ragged && !bounds.split_tokens;
+  bounds.call = promised ? DW_CALL_TABLE : DW_CALL_ANY;
   int which = seed % 4 == 3 ? dw__random_below(state, 12) : -1;
   dw_status status = dw_variant_choose(&c->check.shape, &bounds, &c->check.variant, error);
   if (which >= 10 && longest <= 5700) return cli_variant(plain[which - 10], &c->check.shape, NULL, &c->check.variant, error);
