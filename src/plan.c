@@ -38,7 +38,7 @@ static void add_combine(const dw_shape *shape, const dw_variant *variant, const 
   dw__plan_kernel *k = &plan->kernels[plan->count++];
   *k = (dw__plan_kernel){.entry = "dw_combine", .grid = {1, (unsigned)bounds->batch, 1}, .block = 128, .dependent = true};
   k->grid[0] = (unsigned)ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
-  if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = 8 * 132 * sizeof(float);
+  if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = (8 * 132 + 192) * sizeof(float);
 }
 
 dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan, dw_error *e) {

@@ -117,11 +117,13 @@ static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
 }
 
 #define SHORT_LOAD 1.5   // below: latency decides; small CTAs, few tiles each
-#define MEDIUM_LOAD 8.0  // below: three tiles of rows a CTA; above: the largest that fit, so that the KV is read less often
+#define MEDIUM_LOAD 3.5  // below: three tiles of rows a CTA
+#define LONG_LOAD 8.0    // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
 
 static int choose_n_tiles(const load *l) {
   const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : 5;
-  const int groups = ceil_div(l->row_tiles, largest);
+  int groups = ceil_div(l->row_tiles, largest);
+  if (l->tiles_per_sm < LONG_LOAD && l->row_tiles >= 4) groups = most(groups, 2);
   return ceil_div(l->row_tiles, groups);  // as even as they go
 }
 
@@ -134,7 +136,7 @@ static int choose_ranges(const load *l, const dw_bounds *bounds, int groups) {
   int ranges = most(1, bounds->sm_count / (groups * bounds->batch));
   const int tiles_each = groups >= 4 ? 4 : 2;
   ranges = least(ranges, most(1, ceil_div(l->tiles, tiles_each)));
-  if (l->tiles_per_sm < MEDIUM_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
+  if (l->tiles_per_sm < LONG_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
   return ranges;
 }
 
@@ -148,18 +150,19 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
   return s;
 }
 
-// combine: a thread a slice for few ranges and many rows, else a block a quarter row; the ranges it loads at once go in steps, so
-// that few cubins serve all problems.
+// combine: a thread a slice for few ranges and enough rows to fill the chip, else a block a quarter row; the ranges it loads at once
+// go in steps, so that few cubins serve all problems (more ranges than that are merged in rounds).
 static void choose_combine(const load *l, const dw_bounds *bounds, int ranges, dw_variant *v) {
-  static const int few[] = {2, 4, 8, 16}, many[] = {8, 16, 24, 32, 48, 72, 96, 136, 192};
-  if (ranges <= 16 && bounds->batch >= 8 && l->rows >= 32) {
+  static const int few[] = {2, 4, 8, 16}, many[] = {8, 16, 24, 32, 48, 72, 96, 136};
+  if (ranges <= 16 && l->rows * bounds->batch >= 72) {
     v->combine = DW_COMBINE_FEW;
+    v->combine_splits = 16;
     for (size_t i = DW__COUNT(few); i-- > 0;)
       if (few[i] >= ranges) v->combine_splits = few[i];
     return;
   }
   v->combine = DW_COMBINE_MANY;
-  v->combine_splits = 192;
+  v->combine_splits = 96;
   for (size_t i = DW__COUNT(many); i-- > 0;)
     if (many[i] >= ranges) v->combine_splits = many[i];
 }

@@ -33,11 +33,14 @@ DEV Partials find_partials(const dw_params &p, const Share &share, int row, int 
   return Partials{(const u8 *)p.partial + (first * V + d) * PARTIAL_BYTES, p.partial_lse + first, (u32)p.rows * V * PARTIAL_BYTES,
                   (u32)p.rows, share.ranges};
 }
+// Past the last range the last one is read again, with weight 0.
+DEV int real_range(const Partials &x, int range) { return range < x.ranges ? range : x.ranges - 1; }
 DEV u32x4 load_part(const Partials &x, int range, int offset) {
-  return ldg_cg_v4_if(range < x.ranges, x.at + (u64)(u32)range * x.step + offset);
+  return ldg_cg_v4(x.at + (u64)(u32)real_range(x, range) * x.step + offset);
 }
 DEV float load_lse(const Partials &x, int range) {
-  return ldg_cg_f32_if(range < x.ranges, x.lse + (u64)(u32)range * x.lse_step, MINUS_INF);
+  const float lse = ldg_cg_f32(x.lse + (u64)(u32)real_range(x, range) * x.lse_step);
+  return range < x.ranges ? lse : MINUS_INF;
 }
 
 // The request of this block, or no rows past the end of the batch.
@@ -92,60 +95,65 @@ DEV void combine_few(const dw_params &p) {
 
 // MANY: a block has 128 elements of a row; eight groups of 16 lanes take every eighth range each, eight elements a lane, then add
 // up through shared memory. grid (rows x V / 128, batch), 128 threads.
+// The log-sum-exps go through shared memory, and what is computed from them so comes after a barrier: the loads of the partials
+// are then all in flight before it. (Left alone the compiler sinks each load to its use to save registers.)
 constexpr int QUARTERS = V / 128;
-constexpr int GROUP_STRIDE = 132 * 4;  // bytes between groups' sums, padded against bank conflicts
-template <int RANGES>                  // a group loads together
+constexpr int GROUP_STRIDE = 132 * 4;       // bytes between groups' sums, padded against bank conflicts
+constexpr int SUMS = 0;                     // [8][132] f32
+constexpr int LSES = SUMS + 8 * GROUP_STRIDE;  // [ranges at a time] f32
+template <int RANGES>                       // a group loads together
 DEV void combine_many(const dw_params &p) {
   const int row = blockIdx.x / QUARTERS, quarter = blockIdx.x % QUARTERS;
-  const u32 lane = lane_id(), group = threadIdx.x >> 4, slice = threadIdx.x & 15;
+  const u32 thread = threadIdx.x, lane = lane_id(), group = thread >> 4, slice = thread & 15;
   const Request r = combine_request(p);
   const Partials x = find_partials(p, find_share(p, r), row, quarter * 128 + slice * 8);
+  const smem_addr shared = smem_base();
   grid_dependents_launch();
   grid_dependency_wait();
   if (row >= r.rows()) return;
   float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-  constexpr int EACH = (RANGES * 8 + 31) / 32;  // log-sum-exps a lane looks at for the maximum and the sum
+  constexpr int AT_ONCE = RANGES * 8, EACH = (AT_ONCE + 31) / 32;
 #pragma unroll 1
-  for (int s0 = 0; s0 < x.ranges; s0 += RANGES * 8) {
-    float all[EACH], lse[RANGES];
+  for (int s0 = 0; s0 < x.ranges; s0 += AT_ONCE) {
+    if (s0) barrier_sync(0, 128);  // the log-sum-exps of the round before are used up
     u32x4 a[RANGES], b[RANGES];
 #pragma unroll
-    for (int k = 0; k < EACH; k++) {
-      const int s = k * 32 + lane;
-      all[k] = load_lse(x, s < RANGES * 8 ? s0 + s : x.ranges);
+    for (int k = 0; k < RANGES; k++) {
+      a[k] = load_part(x, s0 + group + 8 * k, 0);
+      b[k] = PARTIAL_F16 ? a[k] : load_part(x, s0 + group + 8 * k, 16);
     }
 #pragma unroll
-    for (int k = 0; k < RANGES; k++) {
-      const int s = s0 + group + 8 * k;
-      a[k] = load_part(x, s, 0);
-      b[k] = PARTIAL_F16 ? a[k] : load_part(x, s, 16);
-      lse[k] = load_lse(x, s);
-    }
+    for (u32 s = thread; s < AT_ONCE; s += 128) sts_f32(shared + LSES + s * 4, load_lse(x, s0 + s));
+    barrier_sync(0, 128);
+    float lse[EACH];  // of all ranges, shared out among the lanes
     const float before = max;
 #pragma unroll
-    for (int k = 0; k < EACH; k++) max = fmaxf(max, all[k]);
+    for (int k = 0; k < EACH; k++) {
+      const u32 s = k * 32 + lane;
+      lse[k] = s < AT_ONCE ? lds_f32(shared + LSES + s * 4) : MINUS_INF;
+      max = fmaxf(max, lse[k]);
+    }
 #pragma unroll
     for (u32 step = 1; step < 32; step <<= 1) max = fmaxf(max, shuffle_xor(max, step));
     const float keep = weight_of(before, max);
     float some = 0.f;
 #pragma unroll
-    for (int k = 0; k < EACH; k++) some += weight_of(all[k], max);
+    for (int k = 0; k < EACH; k++) some += weight_of(lse[k], max);
 #pragma unroll
     for (u32 step = 1; step < 32; step <<= 1) some += shuffle_xor(some, step);
     sum = sum * keep + some;
 #pragma unroll
     for (int i = 0; i < 8; i++) out[i] *= keep;
 #pragma unroll
-    for (int k = 0; k < RANGES; k++) add_partial(out, a[k], b[k], weight_of(lse[k], max));
+    for (int k = 0; k < RANGES; k++) add_partial(out, a[k], b[k], weight_of(lds_f32(shared + LSES + (group + 8 * k) * 4), max));
   }
-  const smem_addr sums = smem_base();
-  const smem_addr mine = sums + group * GROUP_STRIDE + slice * 32;
+  const smem_addr mine = shared + SUMS + group * GROUP_STRIDE + slice * 32;
   sts_f32x4(mine, f32x4{out[0], out[1], out[2], out[3]});
   sts_f32x4(mine + 16, f32x4{out[4], out[5], out[6], out[7]});
   barrier_sync(0, 128);
   float total = 0.f;
 #pragma unroll
-  for (int g = 0; g < 8; g++) total += lds_f32(sums + g * GROUP_STRIDE + threadIdx.x * 4);
-  store_out1(p, out_offset(p, r, row) + quarter * 128 + threadIdx.x, sum > 0.f ? total * reciprocal_approx(sum) : 0.f);
-  if (quarter == 0 && threadIdx.x == 0) store_lse(p, r, row, merged_lse(max, sum));
+  for (int g = 0; g < 8; g++) total += lds_f32(shared + SUMS + g * GROUP_STRIDE + thread * 4);
+  store_out1(p, out_offset(p, r, row) + quarter * 128 + thread, sum > 0.f ? total * reciprocal_approx(sum) : 0.f);
+  if (quarter == 0 && thread == 0) store_lse(p, r, row, merged_lse(max, sum));
 }

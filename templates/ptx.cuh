@@ -118,25 +118,6 @@ DEV float ldg_cg_f32(const float *p) {
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
-// Loads that happen only where `take` is set; zeros elsewhere. No branch, so that many can be in flight.
-DEV u32x4 ldg_cg_v4_if(bool take, const void *p) {
-  u32x4 v;
-  asm volatile(
-      "{ .reg .pred t; setp.ne.u32 t, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-      "@t ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(p), "r"((u32)take)
-      : "memory");
-  return v;
-}
-DEV float ldg_cg_f32_if(bool take, const float *p, float otherwise) {
-  float v;
-  asm volatile("{ .reg .pred t; setp.ne.u32 t, %3, 0; mov.f32 %0, %2; @t ld.global.cg.f32 %0, [%1]; }"
-               : "=&f"(v)
-               : "l"(p), "f"(otherwise), "r"((u32)take)
-               : "memory");
-  return v;
-}
 DEV void stg_cg_v4(void *p, u32x4 v) {
   asm volatile("st.global.cg.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }

@@ -59,7 +59,7 @@ static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives 
 // Named barriers; 0 is the whole CTA's.
 constexpr u32 NAMED_FINAL = 1;    // softmax and output warps: sums are final, the ring is free
 constexpr u32 NAMED_POISON = 2;   // softmax warps
-constexpr u32 NAMED_LOADERS = 3;  // loader warps: the mbarriers are ready
+constexpr u32 NAMED_LOADERS = 3;  // first softmax warp to loader warps: the mbarriers are ready
 
 // The k-th use of slot (or buffer) i completes phase k: waiters look at its parity.
 DEV int ring_slot(int tile) { return tile % SLOTS; }
@@ -125,8 +125,7 @@ DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, 
 }
 // Starts the ring as soon as its own loads allow, ahead of the other roles, who meet the mbarriers at the CTA's barrier.
 DEV void loader_begin(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
-  if (warp_id() == FIRST_LOADER_WARP) init_barriers(c.shared);
-  barrier_sync(NAMED_LOADERS, LOADERS * 32);
+  barrier_sync(NAMED_LOADERS, LOADERS * 32 + 32);
   barrier_arrive(0, THREADS);
   const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
   if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
@@ -629,6 +628,10 @@ DEV void run_cta(const dw_params &p, const Cta &c, const Work &guess, Loader &l)
     output_role<NT>(p, c, l);
   } else if (warp_id() < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
     if (SETMAXNREG) registers_dec<72>();
+    if (warp_id() == FIRST_SOFTMAX_WARP) {
+      init_barriers(c.shared);
+      barrier_arrive(NAMED_LOADERS, LOADERS * 32 + 32);
+    }
     if (lane_id() == 0) sts_u32(c.shared + POISON_FLAGS + (warp_id() - FIRST_SOFTMAX_WARP) * 4, 0);
     role_begin(p);
     softmax_loop<NT>(p, c);

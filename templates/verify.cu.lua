@@ -47,7 +47,8 @@ constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 
 #include "rowsplit.cuh"
 @   end
 
-extern "C" __global__ void __launch_bounds__(128) dw_combine(const __grid_constant__ dw_params p) {
+// With 4 blocks asked for, the compiler spends registers on loads in flight; left alone it saves them, one load after another.
+extern "C" __global__ void __launch_bounds__(128, 4) dw_combine(const __grid_constant__ dw_params p) {
 @   if combine == "many" then
   combine_many<${div_up(combine_splits, 8)}>(p);
 @   else

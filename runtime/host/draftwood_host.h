@@ -185,9 +185,7 @@ DEV s64 ldg_nc_s64(const s64 *p) { return dw_host_ldg<s64>(DW_HOST_FN_ldg_nc_s64
 DEV u32 ldg_nc_u32(const void *p) { return dw_host_ldg<u32>(DW_HOST_FN_ldg_nc_u32, p); }
 DEV u32x4 ldg_nc_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_nc_v4, p); }
 DEV u32x4 ldg_cg_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_cg_v4, p); }
-DEV u32x4 ldg_cg_v4_if(bool take, const void *p) { return take ? ldg_cg_v4(p) : u32x4{0, 0, 0, 0}; }
 DEV float ldg_cg_f32(const float *p) { return dw_host_ldg<float>(DW_HOST_FN_ldg_cg_f32, p); }
-DEV float ldg_cg_f32_if(bool take, const float *p, float otherwise) { return take ? ldg_cg_f32(p) : otherwise; }
 DEV void stg_cg_v4(void *p, u32x4 v) { dw_host_stg(DW_HOST_FN_stg_cg_v4, p, v); }
 DEV void stg_cg_f32(float *p, float v) { dw_host_stg(DW_HOST_FN_stg_cg_f32, p, v); }
 DEV void prefetch_l2(const void *) {}  // a hint; a bad address does no harm on the device either
