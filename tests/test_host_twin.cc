@@ -483,6 +483,7 @@ void pipeline(const void *p) {
     for (u32 i = 0; i < kTiles; ++i) {
       u32 s = i % kSlots;
       mbarrier_wait(empty + 8 * s, (i / kSlots & 1) ^ 1);
+      sync_warp();  // or the lanes that copy nothing could fall behind and miss a phase
       if (l < 16) {
         mbarrier_arrive_expect(full + 8 * s, 32);
         bulk_load(ring + s * kSlot + l * kRow, kv + (i * 16 + l) * 8, 32, full + 8 * s);
@@ -872,6 +873,22 @@ TEST(fault_over_arrival) {
     }
   };
   caught(launch_of(kernel, nullptr, 32, 64), {DW_HOST_OVER_ARRIVAL}, __LINE__, "phase 0 has 1 of 1 arrivals");
+}
+
+// A lane that waits for every phase and takes part in nothing else can be lapped by the others of its warp.
+TEST(fault_lane_falls_behind) {
+  static const bool yes = true, no = false;
+  auto kernel = [](const void *p) {
+    if (threadIdx.x == 0) mbarrier_init(smem_base(), 1);
+    sync_warp();
+    for (u32 i = 0; i < 6; ++i) {
+      if (lane_id() == 0) mbarrier_arrive(smem_base());
+      mbarrier_wait(smem_base(), i & 1);
+      if (*(const bool *)p) vote_any(true);
+    }
+  };
+  PASS(launch_of(kernel, &yes, 32, 16), __LINE__);
+  caught(launch_of(kernel, &no, 32, 16), {DW_HOST_PHASE, DW_HOST_DEADLOCK}, __LINE__);
 }
 
 TEST(fault_phase_missed) {

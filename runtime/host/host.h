@@ -101,7 +101,7 @@ const struct dw_host_ops *dw_host_ops_table(void);
 typedef enum dw_host_order {
   DW_HOST_FORWARD,  // the lowest warp that can run; copies complete when nothing else can happen
   DW_HOST_REVERSE,  // the highest warp that can run; copies complete as soon as someone waits for them
-  DW_HOST_RANDOM    // any, from the seed; also changes warps at some memory accesses
+  DW_HOST_RANDOM    // from the seed, in changing moods; also changes warps at some memory accesses
 } dw_host_order;
 
 enum { DW_HOST_BUFFER_WRITE = 1, DW_HOST_BUFFER_PREVIOUS_GRID = 2 };

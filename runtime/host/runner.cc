@@ -30,7 +30,7 @@
 #define DW_HOST_TABLE_ONLY
 #include "draftwood_host.h"
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
+#if defined(DW_HOST_UCONTEXT) || !(defined(__x86_64__) || defined(__aarch64__))
 #include <ucontext.h>
 #define DW_UCONTEXT 1
 #endif
@@ -46,7 +46,8 @@ __attribute__((weak)) void *__asan_region_is_poisoned(void *p, size_t n);
 }
 
 // Saves the callee-saved registers and the stack pointer, loads the other's. The C++ code sees an ordinary call.
-#if defined(__x86_64__)
+#if defined(DW_UCONTEXT)
+#elif defined(__x86_64__)
 asm(R"(
   .text
   .p2align 4
@@ -290,9 +291,10 @@ struct Deferred {  // cp_async_mbarrier_arrive: arrives when the thread's copies
   Thread *thread;
   u32 before;
 };
-struct Waited {
+struct Waited {  // a thread that waited for a phase
   u32 thread;
-  s32 clock;
+  s32 clock;       // what others know of it from its return on
+  u32 checkpoint;  // of its warp, the next then
 };
 
 struct Mbarrier {
@@ -352,7 +354,8 @@ struct Thread {
 };
 
 struct Warp {
-  u32 index, ready, live, at;
+  u32 index, rank;      // rank: the lower, the sooner its turn
+  u32 ready, live, at;  // lanes
   Fn fn;
   Thread *threads;
   Cta *cta;
@@ -362,6 +365,9 @@ struct Warp {
   bool cluster_pending;
   Know *cluster_granted;
   u32 registers;
+  // Clocks that all lanes had at a collective, the first after each wait for an mbarrier: it takes the waits' word further.
+  std::vector<s32> checkpoints;
+  bool checkpoint_due;
   // arguments of the collective under way, by lane
   u32 arg[32], arg2[32], out[32];
   const u32 *a[32], *b[32];
@@ -443,17 +449,18 @@ private:
   void call(Fn fn, bool may_switch);
   void jump(Context &from, Context &to, bool dying);
   void switch_away(bool dying = false);
+  void change_mood();
   Warp *next_warp();
   bool idle();
   void wake(Warp &w, u32 lanes);
-  void set_ready(Warp &w) { ready_[w.index / 64] |= 1ull << (w.index % 64); }
+  void set_ready(Warp &w) { ready_[w.rank / 64] |= 1ull << (w.rank % 64); }
   u64 random() {
     rng_ ^= rng_ << 13;
     rng_ ^= rng_ >> 7;
     return rng_ ^= rng_ << 17;
   }
   bool is_random() const { return launch_.order == DW_HOST_RANDOM; }
-  bool late() { return launch_.order == DW_HOST_FORWARD || (is_random() && (random() >> 20 & 1)); }
+  bool late() { return copies_late_ == 2 ? random() >> 20 & 1 : copies_late_; }
   void poll();
   bool collective(Fn fn);
   void release(Warp &w);
@@ -480,6 +487,7 @@ private:
   void acquire(Thread &t, Know *k);
   void publish(Thread &t, Know *acc, Know *&last, bool relaxed = false);
   void share(Warp &w, Know *acc);
+  s32 level(Warp &w);
   bool sees_write(const Thread &t, const WriteRecord &w) const { return w.writer == t.id || w.clock <= t.know->v[w.writer]; }
   u32 unseen_readers(const Thread &t, const ReadRecord &r) const;
 
@@ -507,6 +515,10 @@ private:
     return b.pending == b.deferred.size() && (b.tx == (s64)b.flight_bytes || b.tx == 0);
   }
   bool try_finish(Mbarrier &b);
+  void note_wait(Mbarrier &b, Thread &t) {
+    b.waited.push_back({t.id, t.own, (u32)t.warp->checkpoints.size()});
+    t.warp->checkpoint_due = true;
+  }
   void check_waited(Mbarrier &b, const Know *acc);
   void complete(Mbarrier &b);
   void arrive(Fn fn, Thread &t, Mbarrier &b, bool relaxed);
@@ -526,7 +538,10 @@ private:
   std::vector<Cta> cta_;
   std::vector<Warp> warps_;
   std::vector<Thread> threads_;
-  std::vector<u64> ready_;
+  std::vector<Warp *> by_rank_;
+  std::vector<u64> ready_;  // by rank; may lag behind Warp::ready where that has become 0
+  bool any_rank_ = false;
+  u32 copies_late_ = 0, mood_left_ = 0;  // 0 no, 1 yes, 2 now so, now so
   std::vector<Thread *> pollers_;
   Thread *me_ = nullptr;
   Context main_{};
@@ -656,23 +671,34 @@ bool Runner::idle() {
   return true;
 }
 
+// A random order has moods, each for a while: warps by fixed random ranks, which lets one role run far ahead of another, or any
+// warp that can run; copies that complete early, late, or either.
+void Runner::change_mood() {
+  for (u32 i = n_warps_; i > 1; --i) std::swap(by_rank_[i - 1], by_rank_[(random() >> 11) % i]);
+  std::fill(ready_.begin(), ready_.end(), 0);
+  for (u32 i = 0; i < n_warps_; ++i) {
+    by_rank_[i]->rank = i;
+    if (by_rank_[i]->ready) set_ready(*by_rank_[i]);
+  }
+  any_rank_ = (random() >> 11) % 4 == 0;
+  copies_late_ = (random() >> 11) % 3;
+  mood_left_ = 64u << (random() >> 11) % 9;
+}
+
+// The one of lowest rank among those that can run.
 Warp *Runner::next_warp() {
+  if (is_random() && mood_left_-- == 0) change_mood();
   u32 words = ready_.size();
   for (;;) {
-    u32 start = is_random() ? random() % words : 0;
+    u32 start = any_rank_ ? random() % words : 0;
     for (u32 i = 0; i < words; ++i) {
-      u32 word = launch_.order == DW_HOST_REVERSE ? words - 1 - i : (start + i) % words;
+      u32 word = (start + i) % words;
       while (u64 set = ready_[word]) {
-        u32 bit = __builtin_ctzll(set);
-        if (launch_.order == DW_HOST_REVERSE) {
-          bit = 63 - __builtin_clzll(set);
-        } else if (is_random()) {
-          u32 turn = random() & 63;
-          u64 turned = turn ? set >> turn | set << (64 - turn) : set;
-          bit = (__builtin_ctzll(turned) + turn) & 63;
-        }
-        Warp &w = warps_[word * 64 + bit];
-        if (w.ready) return &w;
+        u32 turn = any_rank_ ? random() & 63 : 0;
+        u64 turned = turn ? set >> turn | set << (64 - turn) : set;
+        u32 bit = (__builtin_ctzll(turned) + turn) & 63;
+        Warp *w = by_rank_[word * 64 + bit];
+        if (w->ready) return w;
         ready_[word] &= ~(1ull << bit);
       }
     }
@@ -740,6 +766,10 @@ bool Runner::collective(Fn fn) {
     w.at = 0;
     w.ready = 0;
     ++report_.collectives;
+    if (w.checkpoint_due) {
+      w.checkpoint_due = false;
+      w.checkpoints.push_back(level(w));
+    }
     return true;
   }
   t.wait = Wait::kCollective;
@@ -801,12 +831,16 @@ void Runner::publish(Thread &t, Know *acc, Know *&last, bool relaxed) {
 
 // All lanes of w know acc, which holds all they knew. Equal clocks let their reads share a record.
 void Runner::share(Warp &w, Know *acc) {
+  level(w);
+  for (u32 l = 0; l < 32; ++l) keep(w.threads[l].know, acc);
+}
+
+// Gives all lanes the highest of their clocks.
+s32 Runner::level(Warp &w) {
   s32 own = 0;
   for (u32 l = 0; l < 32; ++l) own = std::max(own, w.threads[l].own);
-  for (u32 l = 0; l < 32; ++l) {
-    w.threads[l].own = own;
-    keep(w.threads[l].know, acc);
-  }
+  for (u32 l = 0; l < 32; ++l) w.threads[l].own = own;
+  return own;
 }
 
 u32 Runner::unseen_readers(const Thread &t, const ReadRecord &r) const {
@@ -1436,16 +1470,20 @@ Mbarrier &Runner::find_bar(Fn fn, Thread &t, u32 a, bool cluster) {
   return b;
 }
 
-// Who waits for a phase sees it by its parity. When the next one can complete before that, the wait can miss it: so each warp
-// that waited must have said that it came through. One lane's word is taken for the warp.
+// Who waits for a phase sees it by its parity. When the next one can complete before that, the wait can miss it: so each thread
+// that waited must have said that it came through, itself or by any lane of its warp after a collective that had both.
 void Runner::check_waited(Mbarrier &b, const Know *acc) {
   const s32 *seen = knows_.reads(acc);
-  for (const Waited &w : b.waited) {
-    auto came = [&](const Waited &o) { return o.thread / 32 == w.thread / 32 && seen[o.thread] >= o.clock; };
-    if (seen[w.thread] >= w.clock || std::any_of(b.waited.begin(), b.waited.end(), came)) continue;
+  for (const Waited &t : b.waited) {
+    const Warp &w = *threads_[t.thread].warp;
+    bool known = seen[t.thread] >= t.clock;
+    if (!known && t.checkpoint < w.checkpoints.size()) {
+      for (u32 l = 0; l < 32; ++l) known |= seen[w.index * 32 + l] >= w.checkpoints[t.checkpoint];
+    }
+    if (known) continue;
     fail(DW_HOST_PHASE, text("Phase %u of the mbarrier at %s completes while %s may still be in mbarrier_wait for phase %u and "
                              "could miss it.",
-                             b.phase, cell(*b.cta, b.at).c_str(), who(w.thread).c_str(), b.phase - 1));
+                             b.phase, cell(*b.cta, b.at).c_str(), who(t.thread).c_str(), b.phase - 1));
   }
   b.waited.clear();
 }
@@ -1464,7 +1502,7 @@ void Runner::complete(Mbarrier &b) {
     t->wait = Wait::kNone;
     t->granted = acc;
     ++acc->refs;
-    b.waited.push_back({t->id, t->own});
+    note_wait(b, *t);
     wake(*t->warp, 1u << t->lane);
   }
   b.waiting.clear();
@@ -1546,7 +1584,7 @@ void Runner::wait(Fn fn, Thread &t, Mbarrier &b, u32 parity) {
     return;
   }
   if (!over()) return;
-  if (!test && b.phase) b.waited.push_back({t.id, t.own});
+  if (!test && b.phase) note_wait(b, t);
   acquire(t, b.done);
 }
 
@@ -1898,6 +1936,8 @@ void Runner::start_cluster(u64 index) {
     w.threads = &threads_[i * 32];
     w.cta = &cta_[i / warps_per_cta_];
     w.registers = share;
+    w.rank = launch_.order == DW_HOST_REVERSE ? n_warps_ - 1 - i : i;
+    by_rank_[w.rank] = &w;
     set_ready(w);
   }
   for (Thread &t : threads_) {
@@ -1944,6 +1984,7 @@ void Runner::start_cluster(u64 index) {
 #endif
   }
   knows_.drop(start);
+  if (is_random()) change_mood();
 }
 
 void Runner::end_cluster() {
@@ -1978,6 +2019,8 @@ void Runner::run() {
   warps_.resize(n_warps_);
   threads_.resize(n_threads_);
   ready_.resize((n_warps_ + 63) / 64);
+  by_rank_.resize(n_warps_);
+  copies_late_ = launch_.order == DW_HOST_FORWARD;
   for (Cta &c : cta_) {
     c.size = launch_.shared_bytes;
     c.data = (u8 *)calloc(c.size / 16 + 1, 16);
