@@ -15,9 +15,13 @@ chmod -R go-w "$out"
 
 # DT_RPATH, not DT_RUNPATH: it also counts for what the libraries themselves need.
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DDRAFTWOOD_TESTS=OFF \
-  -DCMAKE_EXE_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,\$ORIGIN' >build/configure-bundle.log
-cmake --build build/bundle --target draftwood_cli
+  -DCMAKE_EXE_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,\$ORIGIN' \
+  -DCMAKE_SHARED_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,\$ORIGIN' >build/configure-bundle.log
+cmake --build build/bundle --target draftwood_cli draftwood
 cp build/bundle/draftwood "$out/lib/draftwood"
+cp -L build/bundle/libdraftwood.so.0 "$out/lib/"
+mkdir -p "$out/peers"
+cp bench/peers/*.py src/draftwood.h "$out/peers/"
 
 # All but the C library, which belongs to its machine.
 ldd build/bundle/draftwood | awk '$2 == "=>" { print $3 }' | while read -r library; do
@@ -38,6 +42,7 @@ export DRAFTWOOD_LUA="\$here/lib/liblua5.4.so.0" DRAFTWOOD_COMMIT=$commit
 export DRAFTWOOD_CACHE_DIR="\${DRAFTWOOD_CACHE_DIR:-\$here/cache}"
 exec "\$here/lib/draftwood" "\$@"
 END
+sed "s|^exec.*|exec python3 \"\$here/peers/peers.py\" --library \"\$here/lib/libdraftwood.so.0\" \"\$@\"|" "$out/draftwood" >"$out/peers.sh"
 cat >"$out/run" <<'END'
 #!/bin/sh
 # run RESULTS: the whole plan, measurements to RESULTS/results.jsonl, all output to RESULTS/log.txt. Exit 1 if a line failed.
@@ -49,8 +54,11 @@ grep -v '^ *\(#\|$\)' "$here/plan.txt" | {
   failed=0
   while read -r line; do
     case $line in bench*) line="$line --record $results/results.jsonl" ;; esac
-    echo "== draftwood $line"
-    eval "$here/draftwood $line" </dev/null 2>&1 || { echo "== exit $?"; failed=1; }
+    echo "== $line"
+    case $line in
+    peers*) eval "$here/peers.sh ${line#peers} --record $results/results.jsonl" ;;
+    *) eval "$here/draftwood $line" ;;
+    esac </dev/null 2>&1 || { echo "== exit $?"; failed=1; }
   done
   exit $failed
 } >"$results/log.txt" 2>&1
@@ -58,7 +66,7 @@ code=$?
 tail -n 60 "$results/log.txt"
 exit $code
 END
-chmod 755 "$out/draftwood" "$out/run"
+chmod 755 "$out/draftwood" "$out/peers.sh" "$out/run"
 cp "$plan" "$out/plan.txt"
 
 # Cubins. A suite's cases are shared out, since each builds in order.

@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Times SGLang's Triton extend kernel and FlashInfer's MLA kernels beside draftwood, in one process and in turns.
+
+usage: bench/peers/peers.py [--lengths 1000,5700,23000] [--batches 1,8] [--widths 9] [--heads 8] [--page 1,64] [--record FILE.jsonl]
+                            [--library libdraftwood.so] [--reps 11]
+
+Each peer is used as its package is installed; one that cannot be imported is skipped by name. With none of them, or without a GPU
+or PyTorch, the last line is "SKIP peers: <why>" and the exit status 0. Only their public functions are called.
+
+All get the same q and KV: one pool, cut into equal slices; a call takes the next slice, with the same random slots (page 1) or pages
+inside it. A graph holds so many calls that 400 MB of KV are read. SGLang sees token slots and the tree as a mask; FlashInfer knows
+causal masks only, so its rows are chains; draftwood takes the tree as bits. Plans, indices and masks are made outside the time.
+"""
+import argparse
+import ctypes
+import datetime
+import importlib
+import inspect
+import json
+import math
+import os
+import statistics
+import sys
+
+import header
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+QK, V = 576, 512
+SCALE = 1 / math.sqrt(192)
+COLD_BYTES, LEAST_CALLS, MOST_CALLS = 400e6, 6, 512
+READ_GBS, MMA_TFLOPS = 4617, 649  # an H200, as in draftwood bench
+
+
+def skip(why):
+    print(f"SKIP peers: {why}")
+    sys.exit(0)
+
+
+try:
+    import torch
+except ImportError as error:
+    skip(f"PyTorch cannot be imported ({error})")
+
+
+class Problem:
+    """One batch: its tensors, the slices of the pool, and a tree for each request."""
+
+    def __init__(self, heads, width, batch, prefix, page, seed=1):
+        self.heads, self.width, self.batch, self.prefix, self.page = heads, width, batch, prefix, page
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        self.tokens = prefix + width
+        pages = -(-self.tokens // page)
+        self.slice_pages = batch * pages
+        self.kv_bytes = batch * self.tokens * QK * 2
+        self.calls = int(min(MOST_CALLS, max(LEAST_CALLS, math.ceil(COLD_BYTES / self.kv_bytes))))
+        self.slices = max(2, min(self.calls, -(-int(COLD_BYTES) // self.kv_bytes)))
+        self.pool = torch.randn(self.slices * self.slice_pages, page, QK, device="cuda", dtype=torch.bfloat16, generator=generator)
+        self.q = torch.randn(batch * width, heads, QK, device="cuda", dtype=torch.bfloat16, generator=generator)
+        order = torch.randperm(self.slice_pages, device="cuda", generator=generator).to(torch.int32)
+        self.table = order.view(batch, pages).contiguous()
+        offsets = torch.arange(self.tokens, device="cuda")
+        self.slots = self.table[:, offsets // page].long() * page + offsets % page  # [batch, tokens] inside a slice
+        self.parents = [[-1] + [int(torch.randint(0, i, (1,))) for i in range(1, width)] for _ in range(batch)]
+        self.sees = torch.stack([self.ancestors(p) for p in self.parents]).cuda()  # [batch, width, width]
+        self.chain = torch.tril(torch.ones(width, width, dtype=torch.bool, device="cuda")).expand(batch, -1, -1)
+
+    @staticmethod
+    def ancestors(parents):
+        sees = torch.zeros(len(parents), len(parents), dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                sees[node] = sees[parent]
+            sees[node, node] = True
+        return sees
+
+    def kv(self, call):
+        first = call % self.slices * self.slice_pages
+        return self.pool[first:first + self.slice_pages]
+
+    def exact(self, call, request, sees):
+        """[width, heads, V] in float64."""
+        rows = self.kv(call).view(-1, QK)[self.slots[request]].double()
+        q = self.q[request * self.width:(request + 1) * self.width].double()
+        scores = torch.einsum("thd,kd->thk", q, rows) * SCALE
+        mask = torch.ones(self.width, self.tokens, dtype=torch.bool, device="cuda")
+        mask[:, self.prefix:] = sees[request]
+        scores.masked_fill_(~mask[:, None, :], -math.inf)
+        return torch.softmax(scores, -1) @ rows[:, :V]
+
+
+# ---- implementations: each makes run(call) -> output ------------------------------------------------------------
+
+
+class Sglang:
+    mask = "tree"
+    modules = ("sglang.srt.layers.attention.triton_ops.extend_attention", "sglang.kernels.ops.attention.extend_attention")
+
+    def __init__(self):
+        problems = []
+        for name in self.modules:
+            try:
+                self.function = importlib.import_module(name).extend_attention_fwd
+                break
+            except Exception as error:  # a package may fail in any way while it is imported
+                problems.append(f"{name}: {error}")
+        else:
+            raise ImportError("; ".join(problems))
+        version = getattr(sys.modules.get("sglang"), "__version__", "source")
+        self.name = f"sglang {version} triton extend"
+
+    def prepare(self, p):
+        out = torch.empty(p.batch * p.width, p.heads, V, device="cuda", dtype=torch.bfloat16)
+        step = torch.arange(p.batch + 1, device="cuda")
+        prefix_slots = p.slots[:, :p.prefix].reshape(-1).contiguous()
+        mask = torch.ones(p.batch, p.width, p.tokens, dtype=torch.bool, device="cuda")
+        mask[:, :, p.prefix:] = p.sees
+        draft_slots = p.slots[:, p.prefix:].reshape(-1)
+        drafts = [p.kv(call).view(-1, 1, QK)[draft_slots].contiguous() for call in range(p.slices)]
+        given = {"qo_indptr": (step * p.width).to(torch.int32), "kv_indptr": (step * p.prefix).to(torch.int32),
+                 "kv_indices": prefix_slots, "custom_mask": mask.reshape(-1), "is_causal": True,
+                 "mask_indptr": step * p.width * p.tokens, "max_len_extend": p.width, "k_scale": 1.0, "v_scale": 1.0,
+                 "sm_scale": SCALE, "skip_prefix_custom_mask": True}
+        known = inspect.signature(self.function).parameters
+        given = {name: value for name, value in given.items() if name in known}
+
+        def run(call):
+            pool, own = p.kv(call).view(-1, 1, QK), drafts[call % p.slices]
+            self.function(p.q, own, own[..., :V], out, pool, pool[..., :V], **given)
+            return out
+
+        return run
+
+
+class Flashinfer:
+    mask = "chain"
+
+    def __init__(self, backend):
+        module = importlib.import_module("flashinfer")
+        self.wrapper = importlib.import_module("flashinfer.mla").BatchMLAPagedAttentionWrapper
+        self.backend = backend
+        self.name = f"flashinfer {module.__version__} mla {backend}"
+        self.workspace = torch.empty(128 << 20, dtype=torch.int8, device="cuda")
+
+    def prepare(self, p):
+        wrapper = self.wrapper(self.workspace, backend=self.backend)
+        step = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
+        lengths = torch.full((p.batch,), p.tokens, dtype=torch.int32, device="cuda")
+        wrapper.plan(step * p.width, step * p.table.shape[1], p.table.reshape(-1), lengths, p.heads, V, QK - V, p.page, p.width > 1,
+                     SCALE, torch.bfloat16, torch.bfloat16)
+        out = torch.empty(p.batch * p.width, p.heads, V, device="cuda", dtype=torch.bfloat16)
+        latent, rope = p.q[..., :V].contiguous(), p.q[..., V:].contiguous()
+
+        def run(call):
+            pool = p.kv(call)
+            wrapper.run(latent, rope, pool[..., :V], pool[..., V:], out=out)
+            return out
+
+        return run
+
+
+class Draftwood:
+    mask = "tree"
+
+    def __init__(self, path):
+        names = ("dw_error", "dw_shape", "dw_bounds", "dw_args")
+        places = [os.path.join(HERE, "draftwood.h"), os.path.join(HERE, "../../src/draftwood.h")]
+        self.structs, self.enums = header.read(next(p for p in places if os.path.exists(p)), names)
+        self.library = ctypes.CDLL(path)
+        self.library.dw_workspace_size.restype = ctypes.c_size_t
+        self.library.dw_version.restype = ctypes.c_char_p
+        self.error = self.structs["dw_error"]()
+        self.context = ctypes.c_void_p()
+        self.call("dw_ctx_create", None, ctypes.byref(self.context))
+        self.name = "draftwood"
+
+    def call(self, name, *arguments):
+        if getattr(self.library, name)(*arguments, ctypes.byref(self.error)):
+            raise RuntimeError(f"{name}: {self.error.message.decode()}")
+
+    def shape(self, p):
+        major, minor = torch.cuda.get_device_capability()
+        target = 10 * major + minor
+        limits = "sm_120" if target < 120 else "native"
+        return f"mla:h={p.heads},t={p.width},page={p.page},target=sm_{target},limits={limits}"
+
+    def prepare(self, p):
+        shape, kernel = self.structs["dw_shape"](), ctypes.c_void_p()
+        self.call("dw_shape_parse", self.shape(p).encode(), ctypes.byref(shape))
+        table = p.page > 1
+        bounds = self.structs["dw_bounds"](size=ctypes.sizeof(self.structs["dw_bounds"]), batch=p.batch, kv_len=p.tokens)
+        if table and hasattr(bounds, "call"):
+            bounds.call = self.enums["dw_call"]["DW_CALL_TABLE"]
+        self.call("dw_kernel_get", self.context, ctypes.byref(shape), None, ctypes.byref(bounds), ctypes.byref(kernel))
+        size = self.library.dw_workspace_size(kernel)
+        keep = self.tensors(p, size)
+        args = self.arguments(p, keep, size, table)
+
+        def run(call):
+            args.kv = p.kv(call).data_ptr()
+            self.call("dw_launch", kernel, ctypes.byref(args), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+            return keep["out"]
+
+        return run
+
+    @staticmethod
+    def tensors(p, size):
+        words = -(-p.width // 32)
+        bits = torch.zeros(p.batch, p.width, words, dtype=torch.int64)
+        for j in range(p.width):
+            bits[:, :, j // 32] |= p.sees[:, :, j].cpu().long() << (j % 32)
+        bits = torch.where(bits >= 1 << 31, bits - (1 << 32), bits)
+        step = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
+        return {"out": torch.empty(p.batch * p.width, p.heads, V, device="cuda", dtype=torch.bfloat16),
+                "mask": bits.to(torch.int32).cuda(), "workspace": torch.empty(size + 256, device="cuda", dtype=torch.uint8),
+                "kv_len": torch.full((p.batch,), p.tokens, device="cuda", dtype=torch.int32), "kv_indptr": step * p.tokens,
+                "kv_indices": p.slots.reshape(-1).to(torch.int32).contiguous()}
+
+    def arguments(self, p, keep, size, table):
+        args = self.structs["dw_args"](size=ctypes.sizeof(self.structs["dw_args"]), q=p.q.data_ptr(), out=keep["out"].data_ptr(),
+                                       batch=p.batch, kv_len=keep["kv_len"].data_ptr(), lengths_include_drafts=1,
+                                       mask=keep["mask"].data_ptr(), softmax_scale=SCALE, workspace_size=size)
+        args.mask_kind = self.enums["dw_mask"]["DW_MASK_BITS"]
+        args.workspace = (keep["workspace"].data_ptr() + 255) // 256 * 256
+        args.addressing = self.enums["dw_addressing"]["DW_BLOCK_TABLE" if table else "DW_CSR"]
+        if table:
+            args.block_table, args.table_columns = p.table.data_ptr(), p.table.shape[1]
+        else:
+            args.kv_indptr, args.kv_indices = keep["kv_indptr"].data_ptr(), keep["kv_indices"].data_ptr()
+        return args
+
+
+# ---- measuring --------------------------------------------------------------------------------------------------
+
+
+def check(implementation, run, p):
+    """Worst relative error of the first and last request, outputs poisoned first."""
+    run(0).fill_(math.nan)
+    out, worst = run(p.calls - 1), 0.0
+    sees = p.sees if implementation.mask == "tree" else p.chain
+    for request in {0, p.batch - 1}:
+        exact = p.exact(p.calls - 1, request, sees)
+        found = out[request * p.width:(request + 1) * p.width].double()
+        worst = max(worst, float((found - exact).norm() / exact.norm()))
+    if not worst <= 1e-2:
+        raise RuntimeError(f"relative error {worst:.2e}")
+    return worst
+
+
+def capture(run, calls):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in range(3):
+            run(call)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in range(calls):
+            run(call)
+    return graph
+
+
+def replay(graph, calls):
+    """Microseconds a call."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3 / calls
+
+
+def quantile(values, q):
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+
+
+def row_of(p, implementation, samples, error, shape):
+    us = statistics.median(samples)
+    flops = 2 * p.batch * p.width * p.heads * p.prefix * (QK + V)
+    return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "board": torch.cuda.get_device_name(),
+            "driver": "", "nvrtc": "", "commit": os.environ.get("DRAFTWOOD_COMMIT", "unknown"), "command": " ".join(sys.argv),
+            "impl": implementation.name, "shape": shape, "target": "", "variant": "", "batch": p.batch, "prefix": p.prefix,
+            "page": p.page, "mask": implementation.mask, "l2": "cold", "graph": p.calls, "us": us, "us_p10": quantile(samples, 0.1),
+            "us_p90": quantile(samples, 0.9), "kv_gbs": p.kv_bytes / us * 1e-3, "tflops": flops / us * 1e-6,
+            "floor_us": max(p.kv_bytes / READ_GBS * 1e-3, flops / MMA_TFLOPS * 1e-6), "sm_clocks_per_token": None, "rel_err": error}
+
+
+def measure(implementations, p, reps):
+    ready = []
+    for implementation in implementations:
+        try:
+            run = implementation.prepare(p)
+            error = check(implementation, run, p)
+            ready.append((implementation, error, capture(run, p.calls), [], run))
+        except Exception as error:  # a peer that refuses a shape is no failure of the others
+            print(f"{implementation.name}: not timed: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+    for rep in range(-2, reps):
+        for _, _, graph, samples, _ in ready:
+            us = replay(graph, p.calls)
+            if rep >= 0:
+                samples.append(us)
+    shape = f"mla:h={p.heads},t={p.width},qk={QK},v={V},page={p.page},q=bf16,kv=bf16"
+    return [row_of(p, implementation, samples, error, shape) for implementation, error, _, samples, _ in ready]
+
+
+def find_implementations(library):
+    found, missing = [], []
+    makers = [Sglang, lambda: Flashinfer("fa2"), lambda: Flashinfer("fa3")]
+    for maker, name in zip(makers, ("sglang", "flashinfer fa2", "flashinfer fa3")):
+        try:
+            found.append(maker())
+        except Exception as error:
+            missing.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+    for line in missing:
+        print(f"SKIP {line}")
+    if not found:
+        skip("neither SGLang nor FlashInfer can be imported")
+    try:
+        found.insert(0, Draftwood(library))
+    except (OSError, RuntimeError) as error:
+        print(f"SKIP draftwood: {error}")
+    return found
+
+
+def numbers(text):
+    return [int(part) for part in text.split(",")]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("lengths", "1000,5700,23000,91000,185000"), ("batches", "1,8"), ("widths", "9"), ("heads", "8"), ("page", "1,64")):
+        parser.add_argument(f"--{name}", type=numbers, default=numbers(default))
+    parser.add_argument("--record")
+    parser.add_argument("--library", default="libdraftwood.so.0")
+    parser.add_argument("--reps", type=int, default=11)
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        skip("PyTorch sees no GPU")
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # the primary context is current from here on
+    implementations = find_implementations(args.library)
+    record = open(args.record, "a", encoding="utf-8") if args.record else None
+    for heads in args.heads:
+        for width in args.widths:
+            for page in args.page:
+                for batch in args.batches:
+                    for prefix in args.lengths:
+                        p = Problem(heads, width, batch, prefix, page)
+                        for row in measure(implementations, p, args.reps):
+                            print(f"h={heads} t={width} p={page} B={batch} {prefix}: {row['impl']:32} {row['us']:9.2f} us "
+                                  f"({row['us_p10']:.2f} to {row['us_p90']:.2f}), error {row['rel_err']:.2e}", flush=True)
+                            if record:
+                                record.write(json.dumps(row) + "\n")
+                        del p
+                        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
