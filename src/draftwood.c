@@ -281,6 +281,7 @@ static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t
   dw__gen_param params[PARAMS_MAX];
   size_t count = shape_params(ask->shape, params);
   count += variant_params(text, params + count);
+  params[count++] = (dw__gen_param){"shared_bytes", NULL, (long long)dw_shared_bytes(ask->shape, ask->variant)};
   return dw__gen_render(gen, "verify", params, count, source, size, error);
 }
 

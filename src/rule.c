@@ -199,11 +199,13 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
   static const int boards[] = {48, 132, 170, 188};
   dw_variant found[128];
   size_t count = 0;
-  for (size_t i = 0; i < DW__COUNT(lengths) * DW__COUNT(batches) * DW__COUNT(boards); i++) {
+  const size_t problems = DW__COUNT(lengths) * DW__COUNT(batches) * DW__COUNT(boards);
+  for (size_t i = 0; i < 2 * problems; i++) {
     const dw_bounds bounds = {.size = sizeof bounds,
+                              .call = i < problems ? DW_CALL_ANY : DW_CALL_TABLE,
                               .kv_len = lengths[i % DW__COUNT(lengths)],
                               .batch = batches[i / DW__COUNT(lengths) % DW__COUNT(batches)],
-                              .sm_count = boards[i / (DW__COUNT(lengths) * DW__COUNT(batches))]};
+                              .sm_count = boards[i / (DW__COUNT(lengths) * DW__COUNT(batches)) % DW__COUNT(boards)]};
     dw_variant v;
     if (dw_variant_choose(shape, &bounds, &v, NULL) != DW_OK) return DW_NOT_FOUND;
     size_t k = 0;

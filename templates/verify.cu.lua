@@ -19,6 +19,7 @@
 @ param.int("combine_splits", 1)
 @ param.string("call", {"any", "table"})
 @ param.int("checked", 0, 0)
+@ param.int("shared_bytes", 0)
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
 @ local out_index = {bf16 = 0, fp16 = 1, fp32 = 2}
@@ -45,6 +46,7 @@ constexpr bool PARTIAL_F16 = ${bool(family == "rowsplit")};
 constexpr int N_TILES = ${n_tiles};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
+static_assert(SHARED_BYTES == ${shared_bytes}, "the plan's shared memory is the kernel's");
 @   end
 
 // With 4 blocks asked for, the compiler spends registers on loads in flight; left alone it saves them, one load after another.

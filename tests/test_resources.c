@@ -1,0 +1,123 @@
+// test_resources SHAPE: every variant that the rule table can return for the shape, compiled, and its resources held against what
+// the design promises: shared memory inside the target's limit (its prediction is a static_assert of the source), no spills, no
+// stack, no call into the driver; and, where nvdisasm is on the path, the instructions it is meant to be made of.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "draftwood.h"
+#include "plan.h"
+#include "runtime.h"
+
+static int failures;
+
+static void expect(bool right, const char *variant, const char *what, long found) {
+  if (right) return;
+  printf("FAILED %s: %s: found %ld\n", variant, what, found);
+  failures++;
+}
+
+// Lines of the disassembly that hold `word`, by kernel: only text between the section marks of dw_verify counts.
+typedef struct sass {
+  long hmma, ldsm, ublkcp, local, setmaxreg;
+} sass;
+
+static bool have_nvdisasm(void) { return system("command -v nvdisasm >/dev/null 2>&1") == 0; }
+
+static bool disassemble(const dw_cubin *cubin, sass *counts) {
+  char path[] = "/tmp/draftwood-sass-XXXXXX", command[128], line[512];
+  const int fd = mkstemp(path);
+  if (fd < 0) return false;
+  const bool written = write(fd, cubin->data, cubin->size) == (ssize_t)cubin->size;
+  close(fd);
+  snprintf(command, sizeof command, "nvdisasm -c %s", path);
+  FILE *text = written ? popen(command, "r") : NULL;
+  *counts = (sass){0};
+  bool inside = false;
+  while (text && fgets(line, sizeof line, text)) {
+    if (strstr(line, ".section")) inside = strstr(line, ".text.dw_verify") != NULL;
+    counts->local += strstr(line, " LDL") || strstr(line, " STL");
+    if (!inside) continue;
+    counts->hmma += strstr(line, " HMMA") != NULL;
+    counts->ldsm += strstr(line, " LDSM") != NULL;
+    counts->ublkcp += strstr(line, "UBLKCP") != NULL;
+    counts->setmaxreg += strstr(line, "USETMAXREG") != NULL;
+  }
+  const int code = text ? pclose(text) : -1;
+  unlink(path);
+  return code == 0;
+}
+
+static void check_sass(const dw_cubin *cubin, const dw_variant *variant, const char *name) {
+  sass s;
+  if (!disassemble(cubin, &s)) {
+    expect(false, name, "nvdisasm could not read the cubin", 0);
+    return;
+  }
+  expect(s.local == 0, name, "local memory instructions, none allowed", s.local);
+  if (variant->family != DW_ROWSPLIT) return;
+  expect(s.hmma > 0, name, "HMMA, some expected", s.hmma);
+  expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
+  expect(s.ublkcp > 0, name, "UBLKCP, some expected", s.ublkcp);
+  expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
+}
+
+static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, bool disassembler) {
+  char name[DW_TEXT_MAX], call[64];
+  dw_error error = {0};
+  dw_cubin *cubin = NULL;
+  dw_variant_print(variant, name, sizeof name);
+  if (dw_cubin_build(ctx, shape, variant, &cubin, &error) != DW_OK) {
+    printf("FAILED %s: %s\n", name, error.message);
+    failures++;
+    dw_error_clear(&error);
+    return;
+  }
+  const long shared = (long)dw_shared_bytes(shape, variant);
+  expect(shared <= 101376, name, "shared memory, at most 101376", shared);
+  expect(!dw__cubin_calls_driver(cubin->data, cubin->size, call), name, "a __cuda_syscall symbol", 1);
+  for (int i = 0; i < cubin->kernel_count; i++) {
+    const dw_resources *k = &cubin->kernels[i];
+    printf("  %-8s %-12s %3d registers %4d stack %4d spills  %s\n", cubin->target, k->name, k->registers, k->stack_bytes,
+           k->spill_stores, i ? "" : name);
+    expect(k->spill_stores == 0 && k->spill_loads == 0, name, "spilled bytes, none allowed", k->spill_stores + k->spill_loads);
+    expect(k->stack_bytes == 0, name, "stack bytes, none allowed", k->stack_bytes);
+    expect(k->registers <= (strcmp(k->name, "dw_verify") || variant->family != DW_ROWSPLIT ? 255 : 128), name, "registers",
+           k->registers);
+  }
+  if (disassembler) check_sass(cubin, variant, name);
+  dw_cubin_free(cubin);
+}
+
+int main(int argc, char **argv) {
+  dw_options options = {.size = sizeof options, .cache_dir = TEST_BINARY_DIR "/test_resources_cache"};
+  dw_error error = {0};
+  dw_ctx *ctx = NULL;
+  dw_shape shape;
+  if (argc != 2) return 2;
+  if (dw_ctx_create(&options, &ctx, &error) || dw_shape_parse(argv[1], &shape, &error)) {
+    printf("%s\n", error.message);
+    return 1;
+  }
+  dw_variant variant;
+  dw__nvrtc *nvrtc = NULL;
+  if (dw__nvrtc_open(NULL, &nvrtc, &error) != DW_OK) {
+    printf("SKIP test_resources: %s\n", error.message);
+    dw_error_clear(&error);
+    dw_ctx_destroy(ctx);
+    return 77;
+  }
+  dw__nvrtc_close(nvrtc);
+  const bool disassembler = have_nvdisasm();
+  if (!disassembler) printf("SKIP test_resources/sass: no nvdisasm on the path\n");
+  size_t count = 0;
+  while (dw_variant_enumerate(&shape, count, &variant) == DW_OK) {
+    check_variant(ctx, &shape, &variant, disassembler);
+    count++;
+  }
+  expect(count > 1, argv[1], "variants", (long)count);
+  printf("%s: %zu variants, %d failures\n", argv[1], count, failures);
+  dw_ctx_destroy(ctx);
+  return failures != 0;
+}
