@@ -123,6 +123,7 @@ typedef struct dw_host_launch {
   dw_host_order order;
   unsigned long long seed;
   // With a list, every access by the functions of ptx.cuh must fall inside one buffer. PREVIOUS_GRID counts when dependent.
+  // The buffers must not overlap; there may be many (one a page).
   const dw_host_buffer *buffers;
   size_t n_buffers;
   int dependent;
