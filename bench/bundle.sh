@@ -17,7 +17,7 @@ chmod -R go-w "$out"
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DDRAFTWOOD_TESTS=OFF \
   -DCMAKE_EXE_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,\$ORIGIN' \
   -DCMAKE_SHARED_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,\$ORIGIN' >build/configure-bundle.log
-cmake --build build/bundle --target draftwood_cli draftwood
+cmake --build build/bundle --target draftwood_cli libdraftwood.so.0  # the target draftwood is hidden by the command of that name
 cp build/bundle/draftwood "$out/lib/draftwood"
 cp -L build/bundle/libdraftwood.so.0 "$out/lib/"
 mkdir -p "$out/peers"
