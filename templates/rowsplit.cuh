@@ -254,9 +254,10 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
 
 // ---- softmax: scores -> weights -------------------------------------------------------------------------------
 // Rows 0..31: a quad has a row, a lane four tokens of it. Rows 32..39: 16 lanes have a row, a lane one token.
-// The reference of the exponent moves only when a score exceeds it by RESCALE_AT (log2 units), so that the output is rarely
-// rescaled; weights then stay below 2^RESCALE_AT, far inside fp16 and bf16.
-constexpr float RESCALE_AT = 8.f;
+// A weight is 2^(score - reference), and the reference of a row moves to a new maximum only where that pays, so that the output is
+// rarely rescaled: when the weight would exceed 2^8 (far inside fp16 and bf16), and when it would be a sixteenth or more of the
+// row's sum so far. A token that carries much of a row so gets the weight 1, which rounds to itself.
+constexpr float WEIGHT_MOST = 256.f, SHARE_MOST = 1.f / 16;
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
 
 template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane
@@ -264,13 +265,13 @@ struct SoftmaxRow {
   int row;          // of the CTA
   int token;        // first one of this lane within a tile
   int node;         // of the request; -1: no such row
-  float reference;
+  float reference;  // in log2 units; -inf before the first visible token
   // Sums of the weights, one per token position so that both kinds of row add up in one order: as computed, for the log-sum-exp,
   // and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
   float sum[TOKENS], rounded[TOKENS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[TOKENS];
-  u32 weights[(TOKENS + 1) / 2];  // packed
+  u32 packed[(TOKENS + 1) / 2];  // weights of this tile
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
 
@@ -327,27 +328,48 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
     x.s[i] = MINUS_INF;
   }
 }
-template <int L, int T>
-DEV float softmax_max(const SoftmaxRow<L, T> &x) {
-  float m = x.s[0];
+// The weights under the present reference, as floats in x.s.
+template <int T>
+DEV void softmax_exponents(float (&out)[T], const float (&s)[T], float reference) {
 #pragma unroll
-  for (int i = 1; i < T; i++) m = fmaxf(m, x.s[i]);
+  for (int i = 0; i < T; i++) out[i] = exp2_approx(s[i] - (reference == MINUS_INF ? 0.f : reference));
+}
+template <int T>
+DEV float largest(const float (&v)[T]) {
+  float m = v[0];
+#pragma unroll
+  for (int i = 1; i < T; i++) m = fmaxf(m, v[i]);
   return m;
 }
+template <int T>
+DEV float softmax_sum(const float (&sum)[T]) {
+  return T == 4 ? (sum[0] + sum[T / 4]) + (sum[T / 2] + sum[T - 1]) : sum[0];
+}
 template <int L, int T>
-DEV bool softmax_exceeds(const SoftmaxRow<L, T> &x, float max) {
-  return max > x.reference + RESCALE_AT || x.reference == MINUS_INF;
+DEV float softmax_total(const float (&sum)[T]) {  // the row's, in one order for both kinds of row
+  float total = softmax_sum(sum);
+#pragma unroll
+  for (u32 d = 1; d < L; d <<= 1) total += shuffle_xor(total, d);
+  return total;
+}
+// Must the reference of a row with this largest weight and this sum move?
+DEV bool weight_moves(float weight, float sum) { return weight > WEIGHT_MOST || (weight > 1.f && weight > SHARE_MOST * sum); }
+// The same asked of one lane's part: true in some lane of the row wherever it is true of the row, as a lane's sum is the smaller.
+template <int L, int T>
+DEV bool softmax_may_move(const SoftmaxRow<L, T> &x, const float (&weights)[T]) {
+  return x.reference == MINUS_INF || weight_moves(largest(weights), softmax_sum(x.sum));
 }
 // Moves the reference if the row needs it; the factor for the output so far.
 template <int L, int T>
-DEV float softmax_rescale(SoftmaxRow<L, T> &x, float max) {
+DEV float softmax_move(SoftmaxRow<L, T> &x) {
+  float max = largest(x.s);
 #pragma unroll
   for (u32 d = 1; d < L; d <<= 1) max = fmaxf(max, shuffle_xor(max, d));
-  if (!softmax_exceeds(x, max)) return 1.f;
-  const float reference = fmaxf(max, x.reference);
-  if (reference == MINUS_INF) return 1.f;  // nothing seen yet
-  const float factor = exp2_approx(x.reference - reference);
-  x.reference = reference;
+  const float sum = softmax_total<L>(x.sum);
+  if (max == MINUS_INF) return 1.f;  // nothing seen yet
+  if (x.reference != MINUS_INF && !weight_moves(exp2_approx(max - x.reference), sum)) return 1.f;
+  const float factor = exp2_approx(x.reference - max);
+  x.reference = max;
 #pragma unroll
   for (int i = 0; i < T; i++) {
     x.sum[i] *= factor;
@@ -355,18 +377,15 @@ DEV float softmax_rescale(SoftmaxRow<L, T> &x, float max) {
   }
   return factor;
 }
+// Adds the weights to the sums and packs them.
 template <int L, int T>
-DEV void softmax_weights(SoftmaxRow<L, T> &x) {
-  const float reference = x.reference == MINUS_INF ? 0.f : x.reference;
+DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
 #pragma unroll
-  for (int i = 0; i < T; i++) {
-    x.s[i] = exp2_approx(x.s[i] - reference);
-    x.sum[i] += x.s[i];
-  }
+  for (int i = 0; i < T; i++) x.sum[i] += weights[i];
 #pragma unroll
   for (int i = 0; i < T; i += 2) {
-    const u32 pair = pack_kv(x.s[i], T > 1 ? x.s[i + T / 4] : 0.f);
-    x.weights[i / 2] = pair;
+    const u32 pair = pack_kv(weights[i], T > 1 ? weights[i + T / 4] : 0.f);
+    x.packed[i / 2] = pair;
     x.rounded[i] += kv_to_float((u16)pair);
     if (T > 1) x.rounded[i + T / 4] += kv_to_float((u16)(pair >> 16));
   }
@@ -374,16 +393,9 @@ DEV void softmax_weights(SoftmaxRow<L, T> &x) {
 template <int L, int T>
 DEV void softmax_write(const Cta &c, const SoftmaxRow<L, T> &x, int pair, bool rescaled, float factor) {
   const smem_addr at = c.shared + WEIGHTS + (pair * ROWS + x.row) * WEIGHT_STRIDE + x.token * 2;
-  if (T == 4) sts_u32x2(at, u32x2{x.weights[0], x.weights[T / 4]});
-  else sts_u16(at, (u16)x.weights[0]);
+  if (T == 4) sts_u32x2(at, u32x2{x.packed[0], x.packed[T / 4]});
+  else sts_u16(at, (u16)x.packed[0]);
   if (rescaled && x.token == 0) sts_f32(c.shared + RESCALE + (pair * ROWS + x.row) * 4, factor);
-}
-template <int L, int T>
-DEV float softmax_total(const float (&sum)[T]) {
-  float total = T == 4 ? (sum[0] + sum[T / 4]) + (sum[T / 2] + sum[T - 1]) : sum[0];
-#pragma unroll
-  for (u32 d = 1; d < L; d <<= 1) total += shuffle_xor(total, d);
-  return total;
 }
 template <int L, int T>
 DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
@@ -441,19 +453,24 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
       const u32x4 f = lds_u32x4(c.shared + POISON_FLAGS);
       if (f.x | f.y | f.z | f.w) clean_tile(c, ring_slot(tile), thread);
     }
-    const float max_x = softmax_max(x), max_y = TAIL ? softmax_max(y) : 0.f;
-    const bool rescale = vote_any((has_x && softmax_exceeds(x, max_x)) || (TAIL && softmax_exceeds(y, max_y)));
-    float factor_x = 1.f, factor_y = 1.f;
-    if (rescale) {
-      factor_x = softmax_rescale(x, max_x);
-      if (TAIL) factor_y = softmax_rescale(y, max_y);
+    float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
+    softmax_exponents(weights_x, x.s, x.reference);
+    if (TAIL) softmax_exponents(weights_y, y.s, y.reference);
+    const bool move = vote_any((has_x && softmax_may_move(x, weights_x)) || (TAIL && softmax_may_move(y, weights_y)));
+    if (move) {
+      factor_x = softmax_move(x);
+      softmax_exponents(weights_x, x.s, x.reference);
+      if (TAIL) {
+        factor_y = softmax_move(y);
+        softmax_exponents(weights_y, y.s, y.reference);
+      }
     }
-    softmax_weights(x);
-    if (TAIL) softmax_weights(y);
+    softmax_add(x, weights_x);
+    if (TAIL) softmax_add(y, weights_y);
     if (!free) mbarrier_wait(c.shared + BAR_WEIGHTS_EMPTY + pair * 8, pair_parity(tile - 2));
-    if (has_x) softmax_write(c, x, pair, rescale, factor_x);
-    if (TAIL) softmax_write(c, y, pair, rescale, factor_y);
-    if (lane_id() == 0) sts_u32(c.shared + RESCALE_FLAGS + (pair * SOFTMAX_WARPS + warp) * 4, rescale);
+    if (has_x) softmax_write(c, x, pair, move, factor_x);
+    if (TAIL) softmax_write(c, y, pair, move, factor_y);
+    if (lane_id() == 0) sts_u32(c.shared + RESCALE_FLAGS + (pair * SOFTMAX_WARPS + warp) * 4, move);
     mbarrier_arrive(c.shared + BAR_WEIGHTS_FULL + pair * 8);
   }
   if (has_x) softmax_finish(p, c, x);
@@ -499,9 +516,9 @@ DEV void rescale_output(const Cta &c, int pair, const u32x4 &flags, Output<NT> &
   const smem_addr factors = c.shared + RESCALE + (pair * ROWS + 2 * quad) * 4;
 #pragma unroll
   for (int t = 0; t < NT; t++) {
+    if (t < 4 && !flag[t]) continue;
     f32x2 f = {1.f, 1.f};
-    const u32 set = t < 4 ? flag[t] : quad == 0 ? flag[0] : quad == 1 ? flag[1] : quad == 2 ? flag[2] : flag[3];
-    if (set) f = lds_f32x2(factors + t * 32);
+    if (t < 4 || (quad == 0 ? flag[0] : quad == 1 ? flag[1] : quad == 2 ? flag[2] : flag[3])) f = lds_f32x2(factors + t * 32);
 #pragma unroll
     for (int m = 0; m < V_TILES; m++) {
       out.o[m][t][0] *= f.x;
