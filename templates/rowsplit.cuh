@@ -232,7 +232,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int t = 0; t < NT; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.f;
     u32 a[AHEAD + 1][4];
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++) ldmatrix_x4(a[k], keys + k * 32);
+    for (int k = 0; k < AHEAD && k < K_STEPS; k++) ldmatrix_x4(a[k], keys + k * 32);
     const bool free = tile == 0 || mbarrier_test(c.shared + BAR_SCORES_EMPTY, (tile - 1) & 1);
 #pragma unroll
     for (int k = 0; k < K_STEPS; k++) {
@@ -536,7 +536,7 @@ DEV void output_tile(const Cta &c, int tile, Output<NT> &out) {
   mbarrier_wait(c.shared + BAR_WEIGHTS_FULL + pair * 8, pair_parity(tile));
   u32 a[AHEAD + 1][4], b[NT][2];
 #pragma unroll
-  for (int m = 0; m < AHEAD; m++) ldmatrix_x4_trans(a[m], values + m * 32);
+  for (int m = 0; m < AHEAD && m < V_TILES; m++) ldmatrix_x4_trans(a[m], values + m * 32);
   load_weights<NT>(c, pair, b);
   const u32x4 flags = lds_u32x4(c.shared + RESCALE_FLAGS + pair * SOFTMAX_WARPS * 4);
   if (tile > 0 && (flags.x | flags.y | flags.z | flags.w)) {  // the first tile finds an output of zeros
