@@ -1,0 +1,355 @@
+// See kernel_tests.h.
+#include "kernel_tests.h"
+
+// TAIL. The bound of design.md section 4 compares two kernels that round the weights at different points: one draw of rounding
+// errors against another. A row that looks at two or three tokens is off by what rounding its weights to bf16 gives, up to 2^-8,
+// whichever kernel made it; now and then ours is above 3e-3 where the plain one was lucky. So a few rows in a thousand may leave
+// the bound, but none what the rounding of bf16 weights and output can do together. With fp16 weights no row may.
+static const double tail_share = 2e-3, tail_bf16 = 1.25 / 256;
+
+static dw_ctx *ctx;
+static kt_kernel *kernels[512];
+static size_t kernel_count;
+static char note[2048];
+static long rows_judged, rows_in_tail;
+
+#ifdef __SANITIZE_ADDRESS__
+static const bool sanitized = true;
+#else
+static const bool sanitized = false;
+#endif
+
+void kt_note(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(note, sizeof note, format, args);
+  va_end(args);
+}
+
+void kt_fail(const char *what, const dw_error *error) {
+  fail_msg("%s\n  %s: %s%s%s", note, what, error ? error->message : "", error && error->log ? "\n" : "",
+           error && error->log ? error->log : "");
+}
+
+// ---- fixtures -------------------------------------------------------------------------------------------------
+
+bool kt_skip(void) {
+  if (dw__host_compiler()) return false;
+  print_message("skipped: host execution needs a C++ compiler\n");
+  return true;
+}
+
+static dw_ctx *context(const char *template_dir, dw_error *error) {
+  dw_options options = {.size = sizeof options, .cache_dir = "", .template_dir = template_dir};
+  dw_ctx *made = NULL;
+  return dw_ctx_create(&options, &made, error) ? NULL : made;
+}
+
+int kt_setup(void **state) {
+  (void)state;
+  dw_error error = {0};
+  ctx = context(NULL, &error);
+  if (!ctx) print_error("%s\n", error.message);
+  return ctx ? 0 : -1;
+}
+
+int kt_teardown(void **state) {
+  (void)state;
+  while (kernel_count) kt_kernel_free(kernels[--kernel_count]);
+  dw_ctx_destroy(ctx);
+  if (rows_judged) print_message("%ld rows judged, %ld of them in the tail\n", rows_judged, rows_in_tail);
+  return 0;
+}
+
+// ---- kernels --------------------------------------------------------------------------------------------------
+
+dw_shape kt_shape(const char *text) {
+  dw_shape shape;
+  dw_error error = {0};
+  if (dw_shape_parse(text, &shape, &error)) kt_fail(text, &error);
+  return shape;
+}
+
+dw_variant kt_variant(const char *text) {
+  dw_variant variant;
+  dw_error error = {0};
+  if (dw_variant_parse(text, &variant, &error)) kt_fail(text, &error);
+  return variant;
+}
+
+static kt_kernel *open_kernel(dw_ctx *in, const dw_shape *shape, const dw_variant *variant, dw_error *error) {
+  kt_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  *kernel = (kt_kernel){.shape = *shape, .variant = *variant};
+  if (dw__host_kernel_open(in, shape, variant, sanitized, &kernel->host, error) == DW_OK) return kernel;
+  free(kernel);
+  return NULL;
+}
+
+void kt_kernel_free(kt_kernel *kernel) {
+  if (!kernel) return;
+  dw__host_kernel_close(kernel->host);
+  free(kernel);
+}
+
+const kt_kernel *kt_kernel_get(const dw_shape *shape, const dw_variant *variant) {
+  for (size_t i = 0; i < kernel_count; i++) {
+    const kt_kernel *known = kernels[i];
+    if (!memcmp(&known->shape, shape, sizeof *shape) && !memcmp(&known->variant, variant, sizeof *variant)) return known;
+  }
+  dw_error error = {0};
+  kt_kernel *made = open_kernel(ctx, shape, variant, &error);
+  if (!made) kt_fail("build", &error);
+  if (kernel_count == DW__COUNT(kernels)) kt_kernel_free(kernels[--kernel_count]);
+  return kernels[kernel_count++] = made;
+}
+
+const kt_kernel *kt_kernel_of(const char *shape, const char *variant) {
+  dw_shape s = kt_shape(shape);
+  dw_variant v = kt_variant(variant);
+  return kt_kernel_get(&s, &v);
+}
+
+kt_kernel *kt_kernel_from(const char *template_dir, const dw_shape *shape, const dw_variant *variant, dw_error *error) {
+  dw_ctx *other = context(template_dir, error);
+  if (!other) return NULL;
+  kt_kernel *made = open_kernel(other, shape, variant, error);
+  dw_ctx_destroy(other);
+  return made;
+}
+
+// ---- problems -------------------------------------------------------------------------------------------------
+
+dw__problem_spec kt_spec(const dw_shape *shape, int batch, const int *prefix, const int *rows) {
+  return (dw__problem_spec){.shape = *shape,
+                            .batch = batch,
+                            .prefix = prefix,
+                            .rows = rows,
+                            .tree = DW__TREE_RANDOM,
+                            .addressing = DW_BLOCK_TABLE,
+                            .lengths_include_drafts = 1,
+                            .shuffle = 1,
+                            .q_scale = 1,
+                            .spare_pages = 1,
+                            .seed = 1};
+}
+
+dw__problem *kt_problem(const dw__problem_spec *spec) {
+  dw__problem *problem = NULL;
+  dw_error error = {0};
+  if (dw__problem_make(spec, &problem, &error)) kt_fail("problem", &error);
+  return problem;
+}
+
+void kt_solve(dw__problem *problem) {
+  dw_error error = {0};
+  if (dw__problem_solve(problem, 1, &error)) kt_fail("oracle", &error);
+}
+
+dw_bounds kt_bounds(const dw__problem *problem) {
+  int longest = 1;
+  for (int b = 0; b < problem->args.batch; b++) {
+    dw__request request = dw__oracle_request(&problem->spec.shape, &problem->args, b);
+    if (request.tokens > longest) longest = request.tokens;
+  }
+  return (dw_bounds){.size = sizeof(dw_bounds), .batch = problem->args.batch, .kv_len = longest, .sm_count = 132};
+}
+
+void kt_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem, dw_host_order order, uint64_t seed) {
+  dw_error error = {0};
+  if (dw__host_kernel_run(kernel->host, bounds, problem, order, seed, &error)) kt_fail("run", &error);
+}
+
+// ---- judgement ------------------------------------------------------------------------------------------------
+
+static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
+
+static const unsigned char *out_at(const dw__problem *problem, int row, int head) {
+  const dw_shape *shape = &problem->spec.shape;
+  int64_t head_stride = or_else(problem->args.out_head_stride, shape->head_dim_v);
+  int64_t row_stride = or_else(problem->args.out_row_stride, shape->heads * head_stride);
+  return (const unsigned char *)problem->args.out +
+         (row * row_stride + head * head_stride) * (int64_t)dw__dtype_size(shape->out);
+}
+
+static float lse_at(const dw__problem *problem, int row, int head) {
+  return problem->args.lse[row * or_else(problem->args.lse_row_stride, problem->spec.shape.heads) + head];
+}
+
+static double relative_error(const dw__problem *problem, int row, int head) {
+  const dw_shape *shape = &problem->spec.shape;
+  const double *exact = problem->out64 + ((size_t)row * (size_t)shape->heads + (size_t)head) * (size_t)shape->head_dim_v;
+  const unsigned char *out = out_at(problem, row, head);
+  double off = 0, all = 0;
+  for (int i = 0; i < shape->head_dim_v; i++) {
+    double difference = (double)dw__to_float(shape->out, out + (size_t)i * dw__dtype_size(shape->out)) - exact[i];
+    off += difference * difference;
+    all += exact[i] * exact[i];
+  }
+  return sqrt(all > 0 ? off / all : off);
+}
+
+// With a comparison that failed: did only rows of the tail fail?
+static bool only_tail(const dw__problem *problem, const dw__comparison *comparison) {
+  const dw__problem_memory *memory = problem->memory;
+  int heads = problem->spec.shape.heads;
+  long most = 1 + (long)(tail_share * (double)comparison->rows);
+  if (problem->spec.shape.kv != DW_BF16 || comparison->outside_written || comparison->failed > most) return false;
+  long found = 0;
+  for (int row = 0; row < problem->total_q; row++)
+    for (int head = 0; head < heads; head++) {
+      size_t vector = (size_t)row * (size_t)heads + (size_t)head;
+      double relative = relative_error(problem, row, head);
+      if (relative <= memory->bounds[vector]) continue;
+      if (!(relative <= tail_bf16) || memory->bounds[vector] == 0) return false;
+      found++;
+    }
+  return found == comparison->failed;  // else a log-sum-exp is wrong
+}
+
+dw_status kt_judge(dw__problem *problem, dw_error *error) {
+  dw__comparison comparison;
+  dw_status status = dw__problem_compare(problem, &comparison, error);
+  rows_judged += comparison.rows;
+  if (status != DW_WRONG_RESULT || !only_tail(problem, &comparison)) return status;
+  rows_in_tail += comparison.failed;
+  dw_error_clear(error);
+  return DW_OK;
+}
+
+void kt_check(dw__problem *problem) {
+  dw_error error = {0};
+  if (kt_judge(problem, &error)) kt_fail("rows", &error);
+}
+
+void kt_run_check(const kt_kernel *kernel, dw__problem *problem) {
+  dw_bounds bounds = kt_bounds(problem);
+  kt_run(kernel, &bounds, problem, DW_HOST_FORWARD, 1);
+  kt_check(problem);
+}
+
+// ---- results --------------------------------------------------------------------------------------------------
+
+kt_result kt_take(const dw__problem *problem) {
+  const dw_shape *shape = &problem->spec.shape;
+  kt_result r = {.rows = problem->args.total_q,
+                 .heads = shape->heads,
+                 .vector_bytes = (size_t)shape->head_dim_v * dw__dtype_size(shape->out)};
+  size_t vectors = (size_t)r.rows * (size_t)r.heads;
+  r.out = malloc(vectors * r.vector_bytes + 1);
+  r.lse = malloc(vectors * sizeof(float) + 1);
+  assert_true(r.out && r.lse);
+  for (size_t i = 0; i < vectors; i++) {
+    int row = (int)i / r.heads, head = (int)i % r.heads;
+    memcpy(r.out + i * r.vector_bytes, out_at(problem, row, head), r.vector_bytes);
+    r.lse[i] = problem->args.lse ? lse_at(problem, row, head) : 0;
+  }
+  return r;
+}
+
+kt_result kt_take_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem) {
+  kt_run(kernel, bounds, problem, DW_HOST_FORWARD, 1);
+  return kt_take(problem);
+}
+
+void kt_drop(kt_result *result) {
+  free(result->out);
+  free(result->lse);
+  *result = (kt_result){0};
+}
+
+bool kt_same_rows(const kt_result *a, int a_row, const kt_result *b, int b_row, int count) {
+  size_t heads = (size_t)a->heads, n = (size_t)count * heads, x = (size_t)a_row * heads, y = (size_t)b_row * heads;
+  return memcmp(a->out + x * a->vector_bytes, b->out + y * b->vector_bytes, n * a->vector_bytes) == 0 &&
+         memcmp(a->lse + x, b->lse + y, n * sizeof(float)) == 0;
+}
+
+void kt_assert_same_rows(const kt_result *a, int a_row, const kt_result *b, int b_row, int count) {
+  assert_true(a_row + count <= a->rows && b_row + count <= b->rows && a->heads == b->heads);
+  for (int i = 0; i < count; i++)
+    if (!kt_same_rows(a, a_row + i, b, b_row + i, 1))
+      fail_msg("%s\n  row %d and row %d differ in bits", note, a_row + i, b_row + i);
+}
+
+void kt_assert_same(const kt_result *a, const kt_result *b) {
+  assert_int_equal(a->rows, b->rows);
+  kt_assert_same_rows(a, 0, b, 0, a->rows);
+}
+
+// ---- parts of a batch -----------------------------------------------------------------------------------------
+
+int kt_first_row(const dw__problem *problem, int request) {
+  return dw__oracle_request(&problem->spec.shape, &problem->args, request).first_row;
+}
+
+static const void *skip_bytes(const void *at, int64_t bytes, size_t *size) {
+  if (!at) return NULL;
+  *size = (int64_t)*size > bytes ? *size - (size_t)bytes : 0;
+  return (const char *)at + bytes;
+}
+
+dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *indptr) {
+  dw__problem part = *whole;
+  const dw_shape *shape = &whole->spec.shape;
+  dw_args *a = &part.args;
+  int64_t row = kt_first_row(whole, first), index_size = a->index64 ? 8 : 4;
+  int64_t q_row = or_else(a->q_row_stride, shape->heads * or_else(a->q_head_stride, shape->head_dim_qk));
+  int64_t out_row = or_else(a->out_row_stride, shape->heads * or_else(a->out_head_stride, shape->head_dim_v));
+  int64_t lse_row = or_else(a->lse_row_stride, shape->heads), words = 1;
+  if (a->mask_kind == DW_MASK_BITS) words = or_else(a->mask_row_stride, ((a->width ? a->width : shape->width) + 31) / 32);
+  for (int b = 0; b <= count; b++) {
+    dw__request r = dw__oracle_request(shape, a, first + (b < count ? b : count - 1));
+    indptr[b] = r.first_row - (int)row + (b < count ? 0 : r.rows);
+  }
+  a->q = skip_bytes(a->q, row * q_row * 2, &part.q_bytes);
+  a->out = (void *)(uintptr_t)skip_bytes(a->out, row * out_row * (int64_t)dw__dtype_size(shape->out), &part.out_bytes);
+  a->lse = (float *)(uintptr_t)skip_bytes(a->lse, row * lse_row * 4, &part.lse_bytes);
+  a->mask = skip_bytes(a->mask, row * words * 4, &part.mask_bytes);
+  a->draft_slots = skip_bytes(a->draft_slots, row * index_size, &part.draft_slots_bytes);
+  if (a->block_table)
+    a->block_table =
+      skip_bytes(a->block_table, first * or_else(a->block_table_stride, a->table_columns) * 4, &part.table_bytes);
+  if (a->qo_indptr) a->qo_indptr = indptr;
+  if (a->kv_indptr) a->kv_indptr += first;
+  a->kv_len += first;
+  a->batch = count;
+  a->total_q = indptr[count];
+  return part;
+}
+
+// ---- contents -------------------------------------------------------------------------------------------------
+
+uint32_t *kt_mask_row(const dw__problem *problem, int row) {
+  const dw_args *a = &problem->args;
+  int width = a->width ? a->width : problem->spec.shape.width;
+  return (uint32_t *)(uintptr_t)a->mask + row * or_else(a->mask_row_stride, (width + 31) / 32);
+}
+
+void kt_see(const dw__problem *problem, int request, int node, int draft, bool sees) {
+  uint32_t *word = kt_mask_row(problem, kt_first_row(problem, request) + node) + draft / 32, bit = 1u << draft % 32;
+  *word = sees ? *word | bit : *word & ~bit;
+}
+
+uint16_t *kt_token(const dw__problem *problem, int request, int token) {
+  return (uint16_t *)(uintptr_t)dw__oracle_token(&problem->spec.shape, &problem->args, request, token);
+}
+
+void kt_fill_token(const dw__problem *problem, int request, int token, double value) {
+  uint16_t *to = kt_token(problem, request, token);
+  for (int i = 0; i < problem->spec.shape.head_dim_qk; i++) dw__from_float(problem->spec.shape.kv, value, &to[i]);
+}
+
+void kt_scale_token(const dw__problem *problem, int request, int token, double factor) {
+  dw_dtype type = problem->spec.shape.kv;
+  uint16_t *to = kt_token(problem, request, token);
+  for (int i = 0; i < problem->spec.shape.head_dim_qk; i++)
+    dw__from_float(type, (double)dw__to_float(type, &to[i]) * factor, &to[i]);
+}
+
+void kt_random_bits(const dw__problem *problem, uint64_t seed, int empty) {
+  for (int b = 0; b < problem->args.batch; b++)
+    for (int node = 0; node < problem->rows[b]; node++) {
+      bool nothing = empty && dw__random_below(&seed, empty) == 0;
+      for (int j = 0; j < problem->rows[b]; j++) kt_see(problem, b, node, j, !nothing && dw__random_below(&seed, 2));
+    }
+}

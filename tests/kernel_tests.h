@@ -1,0 +1,97 @@
+// What the kernel tests share: kernels built once for host execution and kept, problems, runs, and the judgement of each row.
+// Every function ends the test that calls it when something is wrong; the note says for which case.
+#ifndef DRAFTWOOD_KERNEL_TESTS_H
+#define DRAFTWOOD_KERNEL_TESTS_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "guard.h"
+#include "host_run.h"
+#include "oracle.h"
+#include "plan.h"
+#include "random.h"
+
+// cmocka group fixtures. kt_setup: -1 where there is no C++ compiler (kt_skip says so).
+bool kt_skip(void);
+int kt_setup(void **state);
+int kt_teardown(void **state);
+// cmocka's main: the tests that match argv[1] (all without), with the fixtures above. 77 where there is no compiler.
+#define KT_MAIN(tests)                                           \
+  int main(int argc, char **argv) {                              \
+    if (kt_skip()) return 77;                                    \
+    if (argc > 1) cmocka_set_test_filter(argv[1]);               \
+    return cmocka_run_group_tests(tests, kt_setup, kt_teardown); \
+  }
+
+// Printed in front of every failure.
+void kt_note(const char *format, ...) DW__PRINTF(1, 2);
+// Fails the test with the note, a sentence and an error record's message.
+void kt_fail(const char *what, const dw_error *error);
+
+dw_shape kt_shape(const char *text);
+dw_variant kt_variant(const char *text);
+
+// A kernel is named by its texts; opened on first use, closed by kt_teardown.
+typedef struct kt_kernel {
+  dw_shape shape;
+  dw_variant variant;
+  dw__host_kernel *host;
+} kt_kernel;
+const kt_kernel *kt_kernel_get(const dw_shape *shape, const dw_variant *variant);
+const kt_kernel *kt_kernel_of(const char *shape, const char *variant);
+// With templates of another folder; the caller frees it by kt_kernel_free. NULL and the error where it could not be made.
+kt_kernel *kt_kernel_from(const char *template_dir, const dw_shape *shape, const dw_variant *variant, dw_error *error);
+void kt_kernel_free(kt_kernel *kernel);
+
+// A usual spec: batch requests of these prefixes and rows (NULL: width rows each), block table, lengths with drafts, NONE.
+dw__problem_spec kt_spec(const dw_shape *shape, int batch, const int *prefix, const int *rows);
+dw__problem *kt_problem(const dw__problem_spec *spec);  // made, not solved
+void kt_solve(dw__problem *problem);
+
+// The bounds that just hold for a problem.
+dw_bounds kt_bounds(const dw__problem *problem);
+void kt_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem, dw_host_order order, uint64_t seed);
+// Every row within design.md section 4's bound, nothing written outside the rows. See TAIL in kernel_tests.c.
+dw_status kt_judge(dw__problem *problem, dw_error *error);
+void kt_check(dw__problem *problem);
+// In one: run forward in the usual bounds, and check.
+void kt_run_check(const kt_kernel *kernel, dw__problem *problem);
+
+// The rows of a result, copied out tight.
+typedef struct kt_result {
+  int rows, heads;
+  size_t vector_bytes;
+  unsigned char *out;  // [rows, heads, vector]
+  float *lse;          // [rows, heads]
+} kt_result;
+kt_result kt_take(const dw__problem *problem);
+kt_result kt_take_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem);  // runs forward, takes
+void kt_drop(kt_result *result);
+// Bit-equal: `count` rows of a from a_row on, and of b from b_row on.
+bool kt_same_rows(const kt_result *a, int a_row, const kt_result *b, int b_row, int count);
+void kt_assert_same_rows(const kt_result *a, int a_row, const kt_result *b, int b_row, int count);
+void kt_assert_same(const kt_result *a, const kt_result *b);
+
+// Requests first .. first + count - 1 of a problem as a call of its own over the same memory. `indptr` [count + 1] holds its rows.
+dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *indptr);
+int kt_first_row(const dw__problem *problem, int request);
+
+// Contents that the problem maker does not make, to be written before kt_solve.
+static inline int32_t *kt_lengths(const dw__problem *p) { return (int32_t *)(uintptr_t)p->args.kv_len; }
+static inline int32_t *kt_parents(const dw__problem *p) { return (int32_t *)(uintptr_t)p->args.mask; }
+uint32_t *kt_mask_row(const dw__problem *problem, int row);  // BITS
+void kt_see(const dw__problem *problem, int request, int node, int draft, bool sees);
+uint16_t *kt_token(const dw__problem *problem, int request, int token);
+void kt_fill_token(const dw__problem *problem, int request, int token, double value);
+void kt_scale_token(const dw__problem *problem, int request, int token, double factor);
+// A random mask of no tree's shape; about one row in `empty` is all false (0: none).
+void kt_random_bits(const dw__problem *problem, uint64_t seed, int empty);
+
+#endif
