@@ -136,7 +136,8 @@ EXPORT int cuModuleLoadData(void **result, const void *image) {
   int status = s.metadata ? load(ctx, s.metadata, m) : DW__CU_INVALID_IMAGE;
   free(s.metadata);
   dw_ctx_destroy(ctx);
-  *result = m;
+  *result = status ? NULL : m;
+  if (status) free(m);
   return status;
 }
 
