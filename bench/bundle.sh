@@ -17,7 +17,8 @@ chmod -R go-w "$out"
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DDRAFTWOOD_TESTS=OFF \
   -DCMAKE_EXE_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,\$ORIGIN' \
   -DCMAKE_SHARED_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,\$ORIGIN' >build/configure-bundle.log
-cmake --build build/bundle --target draftwood_cli libdraftwood.so.0  # the target draftwood is hidden by the command of that name
+# The target draftwood is hidden by the command of that name.
+cmake --build build/bundle --target draftwood_cli libdraftwood.so.0
 cp build/bundle/draftwood "$out/lib/draftwood"
 cp -L build/bundle/libdraftwood.so.0 "$out/lib/"
 mkdir -p "$out/peers"
@@ -42,7 +43,10 @@ export DRAFTWOOD_LUA="\$here/lib/liblua5.4.so.0" DRAFTWOOD_COMMIT=$commit
 export DRAFTWOOD_CACHE_DIR="\${DRAFTWOOD_CACHE_DIR:-\$here/cache}"
 exec "\$here/lib/draftwood" "\$@"
 END
-sed "s|^exec.*|exec python3 \"\$here/peers/peers.py\" --library \"\$here/lib/libdraftwood.so.0\" \"\$@\"|" "$out/draftwood" >"$out/peers.sh"
+{
+  grep -v '^exec' "$out/draftwood"
+  echo 'exec python3 "$here/peers/peers.py" --library "$here/lib/libdraftwood.so.0" "$@"'
+} >"$out/peers.sh"
 cat >"$out/run" <<'END'
 #!/bin/sh
 # run RESULTS: the whole plan, measurements to RESULTS/results.jsonl, all output to RESULTS/log.txt. Exit 1 if a line failed.

@@ -88,7 +88,8 @@ class Panel:
         return self.y0 + HEIGHT - BOTTOM - (math.log10(value) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
     def text(self, x, y, text, anchor="middle", size=11, extra=""):
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" {extra}>{escape(text)}</text>')
+        place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" {extra}'
+        self.parts.append(f"<text {place}>{escape(text)}</text>")
 
     def ticks(self, span):
         low, high = span
@@ -105,7 +106,8 @@ class Panel:
             self.text(left - 5, self.y(tick) + 3, f"{tick:g}", "end", 10)
         self.text(self.x0 + (LEFT + WIDTH - RIGHT) / 2, self.y0 + 20, self.title, size=13)
         self.text(self.x0 + (LEFT + WIDTH - RIGHT) / 2, bottom + 30, "committed tokens")
-        self.text(self.x0 + 13, self.y0 + HEIGHT / 2, "µs a call", extra=f'transform="rotate(-90 {self.x0 + 13} {self.y0 + HEIGHT / 2})"')
+        x, y = self.x0 + 13, self.y0 + HEIGHT / 2
+        self.text(x, y, "µs a call", extra=f'transform="rotate(-90 {x} {y})"')
 
     def line(self, points, color, dashed=False):
         path = "L".join(f"{self.x(p):.1f} {self.y(v):.1f}" for p, v in points)

@@ -1,5 +1,6 @@
-// draftwood verify --device gpu --suite: the kernel contract on a GPU, over a subset of all combinations that meets each pair of
-// heads and width with every prefix length, and everything else at random. A case is its seed: --seed S --cases 1 runs it again.
+// draftwood verify --device gpu --suite: the kernel contract on a GPU, over a subset of all combinations that meets each pair
+// of heads and width with every prefix length, and everything else at random. A case is its seed: --seed S --cases 1 runs it
+// again.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

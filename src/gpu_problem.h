@@ -1,8 +1,8 @@
 // A tree-verify problem whose contents are made on the device: pools of gigabytes, several sets of slots over one pool, and new
 // contents in the same buffers, as between two replays of a graph. Only tables, lengths and trees are made on the host.
 //
-// What must not matter is poison (NaN): slots nobody owns, the space between tokens and rows, rows of q that no request has, table
-// entries behind a request's last page, bits of drafts that are not there.
+// What must not matter is poison (NaN): slots nobody owns, the space between tokens and rows, rows of q that no request has,
+// table entries behind a request's last page, bits of drafts that are not there.
 #ifndef DRAFTWOOD_GPU_PROBLEM_H
 #define DRAFTWOOD_GPU_PROBLEM_H
 

@@ -1,5 +1,5 @@
-// The second oracle: fp64 on the GPU, for prefixes and sweeps that a CPU cannot do. It reads dw_args by itself, shares no device
-// code with the product's kernels, and is checked against the CPU oracle before it judges anything.
+// The second oracle: fp64 on the GPU, for prefixes and sweeps that a CPU cannot do. It reads dw_args by itself, shares no
+// device code with the product's kernels, and is checked against the CPU oracle before it judges anything.
 #ifndef DRAFTWOOD_GPU_VERIFY_H
 #define DRAFTWOOD_GPU_VERIFY_H
 
@@ -24,13 +24,14 @@ dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, con
 
 // Some small problems of every addressing, mask and type solved by both oracles. DW_WRONG_RESULT where they differ.
 dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_dim_v, double *worst, dw_error *error);
-// How far the GPU's answer to a problem is from the CPU's, of which solve has run: the greatest relative distance of a vector (or
-// distance of a log-sum-exp). Of the plain results, whose roundings fall differently where the tokens are walked in chunks, the
-// factor between their errors over all vectors, at least 1. Arrays as the oracle kernels leave them.
+// How far the GPU's answer to a problem is from the CPU's, of which solve has run: the greatest relative distance of a vector
+// (or distance of a log-sum-exp). Of the plain results, whose roundings fall differently where the tokens are walked in chunks,
+// the factor between their errors over all vectors, at least 1. Arrays as the oracle kernels leave them.
 void dw__gpu_oracle_distance(const dw__problem *problem, const double *out, const double *lse, const double *plain,
                              const double *cpu_plain, double *worst, double *plain_ratio);
 
-// One variant against the GPU oracle: launched, repeated, captured and replayed over other contents. The whole of a suite's case.
+// One variant against the GPU oracle: launched, repeated, captured and replayed over other contents. The whole of a suite's
+// case.
 typedef struct dw__gpu_check {
   dw_shape shape;
   dw_variant variant;

@@ -1,10 +1,10 @@
-// What the kernels of gpu_tools.cu.lua take. One layout for the host (C17) and the device. These kernels judge the product's, so
-// nothing here is shared with dw_params: the fields are filled from dw_args anew. Strides are in elements of the array.
+// What the kernels of gpu_tools.cu.lua take. One layout for the host (C17) and the device. These kernels judge the product's,
+// so nothing here is shared with dw_params: the fields are filled from dw_args anew. Strides are in elements of the array.
 #ifndef DRAFTWOOD_GPU_TOOLS_H
 #define DRAFTWOOD_GPU_TOOLS_H
 
-// Vectors of normal random numbers: unit u of a page of `page` units starts at (u / page) x page_stride + (u % page) x unit_stride.
-// dw_tool_fill: 256 threads a block, a warp a unit, any grid.
+// Vectors of normal random numbers: unit u of a page of `page` units starts at (u / page) x page_stride + (u % page) x
+// unit_stride. dw_tool_fill: 256 threads a block, a warp a unit, any grid.
 typedef struct dw_tool_fill_params {
   void *to;
   const unsigned char *used;  // [units], or null for all: units to write, the others are left alone

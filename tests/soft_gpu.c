@@ -1,6 +1,7 @@
 // A GPU made of software: a library with the driver's names, so that `DRAFTWOOD_DRIVER=libsoftgpu.so draftwood bench` and
-// `verify --device gpu --suite` run from end to end where there is no GPU. Memory is the host's; a kernel runs by host execution.
-// Its source is found by its cubin: the cache's entry with the same bytes says which shape and variant it was made for.
+// `verify --device gpu --suite` run from end to end where there is no GPU. Memory is the host's; a kernel runs by host
+// execution. Its source is found by its cubin: the cache's entry with the same bytes says which shape and variant it was made
+// for.
 //
 // Calls run at once, in the order in which they come; only a stream that captures keeps them for later.
 #include <jansson.h>

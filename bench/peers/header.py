@@ -2,8 +2,8 @@
 import ctypes
 import re
 
-PLAIN = {"int": ctypes.c_int, "size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double,
-         "char": ctypes.c_char, "uint64_t": ctypes.c_uint64}
+PLAIN = {"int": ctypes.c_int, "size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64, "float": ctypes.c_float,
+         "double": ctypes.c_double, "char": ctypes.c_char, "uint64_t": ctypes.c_uint64}
 
 
 def clean(text):

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Times SGLang's Triton extend kernel and FlashInfer's MLA kernels beside draftwood, in one process and in turns.
 
-usage: bench/peers/peers.py [--lengths 1000,5700,23000] [--batches 1,8] [--widths 9] [--heads 8] [--page 1,64] [--record FILE.jsonl]
-                            [--library libdraftwood.so] [--reps 11]
+usage: bench/peers/peers.py [--lengths 1000,5700,23000] [--batches 1,8] [--widths 9] [--heads 8] [--page 1,64]
+                            [--record FILE.jsonl] [--library libdraftwood.so] [--reps 11]
 
-Each peer is used as its package is installed; one that cannot be imported is skipped by name. With none of them, or without a GPU
-or PyTorch, the last line is "SKIP peers: <why>" and the exit status 0. Only their public functions are called.
+Each peer is used as its package is installed; one that cannot be imported is skipped by name. With none of them, or without a
+GPU or PyTorch, the last line is "SKIP peers: <why>" and the exit status 0. Only their public functions are called.
 
-All get the same q and KV: one pool, cut into equal slices; a call takes the next slice, with the same random slots (page 1) or pages
-inside it. A graph holds so many calls that 400 MB of KV are read. SGLang sees token slots and the tree as a mask; FlashInfer knows
-causal masks only, so its rows are chains; draftwood takes the tree as bits. Plans, indices and masks are made outside the time.
+All get the same q and KV: one pool, cut into equal slices; a call takes the next slice, with the same random slots (page 1)
+or pages inside it. A graph holds so many calls that 400 MB of KV are read. SGLang sees token slots and the tree as a mask;
+FlashInfer knows causal masks only, so its rows are chains; draftwood takes the tree as bits. Plans, indices and masks are made
+outside the time.
 """
 import argparse
 import ctypes
@@ -54,8 +55,9 @@ class Problem:
         self.kv_bytes = batch * self.tokens * QK * 2
         self.calls = int(min(MOST_CALLS, max(LEAST_CALLS, math.ceil(COLD_BYTES / self.kv_bytes))))
         self.slices = max(2, min(self.calls, -(-int(COLD_BYTES) // self.kv_bytes)))
-        self.pool = torch.randn(self.slices * self.slice_pages, page, QK, device="cuda", dtype=torch.bfloat16, generator=generator)
-        self.q = torch.randn(batch * width, heads, QK, device="cuda", dtype=torch.bfloat16, generator=generator)
+        like = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
+        self.pool = torch.randn(self.slices * self.slice_pages, page, QK, **like)
+        self.q = torch.randn(batch * width, heads, QK, **like)
         order = torch.randperm(self.slice_pages, device="cuda", generator=generator).to(torch.int32)
         self.table = order.view(batch, pages).contiguous()
         offsets = torch.arange(self.tokens, device="cuda")
@@ -145,8 +147,8 @@ class Flashinfer:
         wrapper = self.wrapper(self.workspace, backend=self.backend)
         step = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
         lengths = torch.full((p.batch,), p.tokens, dtype=torch.int32, device="cuda")
-        wrapper.plan(step * p.width, step * p.table.shape[1], p.table.reshape(-1), lengths, p.heads, V, QK - V, p.page, p.width > 1,
-                     SCALE, torch.bfloat16, torch.bfloat16)
+        wrapper.plan(step * p.width, step * p.table.shape[1], p.table.reshape(-1), lengths, p.heads, V, QK - V, p.page,
+                     p.width > 1, SCALE, torch.bfloat16, torch.bfloat16)
         out = torch.empty(p.batch * p.width, p.heads, V, device="cuda", dtype=torch.bfloat16)
         latent, rope = p.q[..., :V].contiguous(), p.q[..., V:].contiguous()
 
@@ -216,9 +218,10 @@ class Draftwood:
                 "kv_indices": p.slots.reshape(-1).to(torch.int32).contiguous()}
 
     def arguments(self, p, keep, size, table):
-        args = self.structs["dw_args"](size=ctypes.sizeof(self.structs["dw_args"]), q=p.q.data_ptr(), out=keep["out"].data_ptr(),
-                                       batch=p.batch, kv_len=keep["kv_len"].data_ptr(), lengths_include_drafts=1,
-                                       mask=keep["mask"].data_ptr(), softmax_scale=SCALE, workspace_size=size)
+        struct = self.structs["dw_args"]
+        args = struct(size=ctypes.sizeof(struct), q=p.q.data_ptr(), out=keep["out"].data_ptr(), batch=p.batch,
+                      kv_len=keep["kv_len"].data_ptr(), lengths_include_drafts=1, mask=keep["mask"].data_ptr(),
+                      softmax_scale=SCALE, workspace_size=size)
         args.mask_kind = self.enums["dw_mask"]["DW_MASK_BITS"]
         args.workspace = (keep["workspace"].data_ptr() + 255) // 256 * 256
         args.addressing = self.enums["dw_addressing"]["DW_BLOCK_TABLE" if table else "DW_CSR"]
@@ -281,12 +284,13 @@ def quantile(values, q):
 def row_of(p, implementation, samples, error, shape):
     us = statistics.median(samples)
     flops = 2 * p.batch * p.width * p.heads * p.prefix * (QK + V)
+    floor = max(p.kv_bytes / READ_GBS * 1e-3, flops / MMA_TFLOPS * 1e-6)
     return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "board": torch.cuda.get_device_name(),
             "driver": "", "nvrtc": "", "commit": os.environ.get("DRAFTWOOD_COMMIT", "unknown"), "command": " ".join(sys.argv),
             "impl": implementation.name, "shape": shape, "target": "", "variant": "", "batch": p.batch, "prefix": p.prefix,
-            "page": p.page, "mask": implementation.mask, "l2": "cold", "graph": p.calls, "us": us, "us_p10": quantile(samples, 0.1),
-            "us_p90": quantile(samples, 0.9), "kv_gbs": p.kv_bytes / us * 1e-3, "tflops": flops / us * 1e-6,
-            "floor_us": max(p.kv_bytes / READ_GBS * 1e-3, flops / MMA_TFLOPS * 1e-6), "sm_clocks_per_token": None, "rel_err": error}
+            "page": p.page, "mask": implementation.mask, "l2": "cold", "graph": p.calls, "us": us,
+            "us_p10": quantile(samples, 0.1), "us_p90": quantile(samples, 0.9), "kv_gbs": p.kv_bytes / us * 1e-3,
+            "tflops": flops / us * 1e-6, "floor_us": floor, "sm_clocks_per_token": None, "rel_err": error}
 
 
 def measure(implementations, p, reps):
@@ -332,7 +336,8 @@ def numbers(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("lengths", "1000,5700,23000,91000,185000"), ("batches", "1,8"), ("widths", "9"), ("heads", "8"), ("page", "1,64")):
+    lists = {"lengths": "1000,5700,23000,91000,185000", "batches": "1,8", "widths": "9", "heads": "8", "page": "1,64"}
+    for name, default in lists.items():
         parser.add_argument(f"--{name}", type=numbers, default=numbers(default))
     parser.add_argument("--record")
     parser.add_argument("--library", default="libdraftwood.so.0")
