@@ -18,18 +18,10 @@
 #include "plan.h"
 #include "random.h"
 
-// cmocka group fixtures. kt_setup: -1 where there is no C++ compiler (kt_skip says so).
-bool kt_skip(void);
+bool kt_skip(void);  // no C++ compiler: a test program returns 77
+// cmocka group fixtures.
 int kt_setup(void **state);
 int kt_teardown(void **state);
-// cmocka's main: the tests that match argv[1] (all without), with the fixtures above. 77 where there is no compiler.
-#define KT_MAIN(tests)                                           \
-  int main(int argc, char **argv) {                              \
-    if (kt_skip()) return 77;                                    \
-    if (argc > 1) cmocka_set_test_filter(argv[1]);               \
-    return cmocka_run_group_tests(tests, kt_setup, kt_teardown); \
-  }
-
 // Printed in front of every failure.
 void kt_note(const char *format, ...) DW__PRINTF(1, 2);
 // Fails the test with the note, a sentence and an error record's message.
