@@ -31,7 +31,7 @@ ldd build/bundle/draftwood | awk '$2 == "=>" { print $3 }' | while read -r libra
   *) cp -L "$library" "$out/lib/" ;;
   esac
 done
-lua=$({ ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | awk '/liblua5\.4\.so\.0 / { print $NF; exit }')
+lua=$({ ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | awk '/liblua5\.4\.so\.0 / { found = $NF } END { print found }')
 cp -L "${lua:?liblua5.4.so.0 was not found}" "$out/lib/liblua5.4.so.0"
 
 commit=$(git rev-parse HEAD)
@@ -80,7 +80,7 @@ export out
 {
   grep '^bench' "$plan"
   if grep -q -- '--suite --quick' "$plan"; then echo "verify --suite --quick --target $target"; fi
-  if grep -v -- '--quick' "$plan" | grep -q -- '--suite'; then
+  if grep -v -- '--quick' "$plan" | grep -- '--suite' >/dev/null; then
     for i in 0 1 2 3 4 5 6; do echo "verify --suite --target $target --seed $((39 * i)) --cases 39"; done
   fi
 } | xargs -P "$jobs" -d '\n' -I LINE bash -c 'eval "build LINE"'
