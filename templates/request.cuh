@@ -90,7 +90,7 @@ DEV u32 visible_tokens(const dw_params &p, const Request &r, int node, int t0) {
     drafts = ldg_nc_u32(words) >> shift;
     if (shift && (base | 31) + 1 < r.nodes) drafts |= ldg_nc_u32(words + 1) << (32 - shift);
   }
-  const int left = r.nodes - base;  // drafts that exist from `base` on
+  const int left = r.total - r.prefix - base;  // drafts that exist from `base` on (a padded request may be shorter than its rows)
   if (left < 32) drafts &= left > 0 ? (1u << left) - 1 : 0u;
   if (column > -32 && column < 0) return drafts << -column | ((1u << -column) - 1);
   return column <= -32 ? ~0u : drafts;
