@@ -42,7 +42,7 @@ constexpr int SCORES = RING + SLOTS * SLOT_BYTES;                          // [s
 constexpr int WEIGHTS = SCORES + SCORE_WARPS * ROWS * SCORE_STRIDE;        // [2][row][24] 16-bit
 constexpr int RESCALE = WEIGHTS + 2 * ROWS * WEIGHT_STRIDE;                // [2][row] f32: factor for the output so far
 constexpr int RESCALE_FLAGS = RESCALE + 2 * ROWS * 4;                      // [2][softmax warp] u32: any factor set?
-constexpr int POISON_FLAGS = RESCALE_FLAGS + 32;                           // [softmax warp] u32: a hidden token is not finite
+constexpr int POISON_FLAGS = RESCALE_FLAGS + 32;                           // [tile & 1][softmax warp] u16: a hidden token is not finite
 constexpr int FINAL = POISON_FLAGS + 16;                                   // [row] f32 1 / sum, then [row] f32 lse
 constexpr int BARRIERS = FINAL + 2 * ROWS * 4;                             // mbarriers, 8 bytes each
 constexpr int SHARED_BYTES = BARRIERS + 16 * 8;
@@ -448,10 +448,12 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     softmax_mask(p, c, x, t0, edge);
     if (TAIL) softmax_mask(p, c, y, t0, edge);
     if (edge) {
-      if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u32(c.shared + POISON_FLAGS + warp * 4, 1);
+      // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
+      const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
+      if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u16(flags + warp * 2, 1);
       barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
-      const u32x4 f = lds_u32x4(c.shared + POISON_FLAGS);
-      if (f.x | f.y | f.z | f.w) clean_tile(c, ring_slot(tile), thread);
+      const f32x2 f = lds_f32x2(flags);
+      if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring_slot(tile), thread);
     }
     float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
     softmax_exponents(weights_x, x.s, x.reference);
