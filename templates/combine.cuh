@@ -19,7 +19,8 @@ DEV void add_partial(float (&sum)[8], const u32x4 &x, const u32x4 &y, float weig
   }
 }
 DEV float weight_of(float lse, float max) { return lse == MINUS_INF ? 0.f : exp2_approx(lse - max); }
-DEV float merged_lse(float max, float sum) { return sum > 0.f ? max + log2_approx(sum) : MINUS_INF; }
+// A row that saw nothing has a sum of 0. (Not `sum > 0`: a row that looks at NaN is NaN.)
+DEV float merged_lse(float max, float sum) { return sum == 0.f ? MINUS_INF : max + log2_approx(sum); }
 
 // Where a thread finds its part of a row's partials: byte and element addresses of its first range, and the steps to the next.
 struct Partials {
@@ -88,7 +89,7 @@ DEV void combine_few(const dw_params &p) {
   }
   const float scale = reciprocal_approx(sum);
 #pragma unroll
-  for (int i = 0; i < 8; i++) out[i] = sum > 0.f ? out[i] * scale : 0.f;
+  for (int i = 0; i < 8; i++) out[i] = sum == 0.f ? 0.f : out[i] * scale;
   store_out8(p, out_offset(p, r, row) + d, out);
   if (d == 0) store_lse(p, r, row, merged_lse(max, sum));
 }
@@ -154,6 +155,6 @@ DEV void combine_many(const dw_params &p) {
   float total = 0.f;
 #pragma unroll
   for (int g = 0; g < 8; g++) total += lds_f32(shared + SUMS + g * GROUP_STRIDE + thread * 4);
-  store_out1(p, out_offset(p, r, row) + quarter * 128 + thread, sum > 0.f ? total * reciprocal_approx(sum) : 0.f);
+  store_out1(p, out_offset(p, r, row) + quarter * 128 + thread, sum == 0.f ? 0.f : total * reciprocal_approx(sum));
   if (quarter == 0 && thread == 0) store_lse(p, r, row, merged_lse(max, sum));
 }

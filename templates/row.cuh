@@ -34,6 +34,6 @@ DEV void row_token(Row &row, const u16 *kv) {
   for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * kv_to_float(kv[lane_id() + 32 * i]);
 }
 
-// 1 / sum and the log-sum-exp in base 2; a row that saw nothing has output 0 and lse -inf.
-DEV float row_scale(const Row &row) { return row.sum > 0.f ? 1.f / row.sum : 0.f; }
-DEV float row_lse(const Row &row) { return row.sum > 0.f ? row.max + log2_approx(row.sum) : MINUS_INF; }
+// 1 / sum and the log-sum-exp in base 2; a row that saw nothing has output 0 and lse -inf, one that looks at NaN is NaN.
+DEV float row_scale(const Row &row) { return row.sum == 0.f ? 0.f : 1.f / row.sum; }
+DEV float row_lse(const Row &row) { return row.sum == 0.f ? MINUS_INF : row.max + log2_approx(row.sum); }
