@@ -50,7 +50,7 @@ void kt_solve(dw__problem *problem);
 // The bounds that just hold for a problem.
 dw_bounds kt_bounds(const dw__problem *problem);
 void kt_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem, dw_host_order order, uint64_t seed);
-// Every row within design.md section 4's bound, nothing written outside the rows. See TAIL in kernel_tests.c.
+// Every row within design.md section 4's bound, nothing written outside the rows.
 dw_status kt_judge(dw__problem *problem, dw_error *error);
 void kt_check(dw__problem *problem);
 // In one: run forward in the usual bounds, and check.
