@@ -113,9 +113,12 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->batch = a->batch;
   p->total_q = a->total_q ? a->total_q : a->batch * p->width;
   p->rows = max_rows(shape);
-  p->groups = plan->groups;
+  const int tiles = ceil_div((long long)p->width * shape->heads, 8);  // of a request with that width
+  p->group_tiles = tiles / plan->groups;
+  p->group_more = tiles % plan->groups;
   p->ranges = plan->ranges;
   p->all_ranges = plan->all_ranges;
+  p->ranges_inverse = (unsigned)(((1ULL << 32) + (unsigned)plan->ranges - 1) / (unsigned)plan->ranges);
   p->split_tokens = bounds->split_tokens;
   p->split_mode = bounds->split_tokens ? DW_P_SPLIT_FIXED : DW_P_SPLIT_AUTO;
   p->addressing = a->addressing == DW_CSR ? DW_P_CSR : DW_P_BLOCK_TABLE;

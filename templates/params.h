@@ -14,6 +14,7 @@ typedef struct dw_params {
   long long block_table_stride;
   int table_columns;       // block table: pages a row may name
   int batch;
+  unsigned ranges_inverse; // 2^32 / ranges, rounded up; not used for 1
   int ranges;              // KV ranges of a request: AUTO: where all are equally long, FIXED: at most (grid size)
   int all_ranges;          // AUTO: of the whole batch; partial results have a slot each
   int early_launch;        // let the dependent kernel start at once (grids that leave much of the chip idle)
@@ -46,7 +47,7 @@ typedef struct dw_params {
   long long lse_row_stride;
   unsigned *report;        // checked builds: counts of bad rows by kind, else null
   int total_q;             // rows of q in all, for checks
-  int groups;              // row groups: CTAs that share one KV range
+  int group_tiles, group_more;  // row tiles of a group where a request has `width` rows: each, and one more for the first few
   int out_dtype;           // as dw_dtype
   int pool_pages;          // checked builds: pages in the pool (0: unknown)
 } dw_params;

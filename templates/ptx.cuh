@@ -161,6 +161,9 @@ DEV void sts_f32(smem_addr a, float v) { asm volatile("st.shared.f32 [%0], %1;" 
 DEV void sts_u32x2(smem_addr a, u32x2 v) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(a), "r"(v.x), "r"(v.y) : "memory");
 }
+DEV void sts_f32x2(smem_addr a, f32x2 v) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(a), "f"(v.x), "f"(v.y) : "memory");
+}
 DEV void sts_f32x4(smem_addr a, f32x4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(a), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }

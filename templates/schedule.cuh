@@ -117,5 +117,8 @@ DEV Tiles find_tiles(const dw_params &p, const Work &w, int total) {
     return Tiles{first, 1, left < 0 ? 0 : left < each ? left : each};
   }
   const int stride = w.share.ranges, left = all - w.range;
-  return Tiles{w.range, stride, left > 0 ? (left + stride - 1) / stride : 0};
+  // Equal shares divide by multiplication: exact for all tile counts and shares that fit a launch (count x ranges < 2^32).
+  const u32 up = left > 0 ? left + stride - 1 : 0;
+  const u32 count = stride == 1 ? up : stride == p.ranges ? (u32)((u64)up * p.ranges_inverse >> 32) : up / stride;
+  return Tiles{w.range, stride, (int)count};
 }

@@ -14,7 +14,7 @@
 #define DW_HOST_FUNCTIONS(X)                                                                                          \
   X(sync_warp) X(shuffle) X(shuffle_xor) X(shuffle_up) X(vote_any) X(vote_ballot) X(ldg_nc_s32) X(ldg_nc_s64)         \
   X(ldg_nc_u32) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
-  X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x4)        \
+  X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) \
   X(sts_u32x4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4)                 \
   X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(cp_async_16)                     \
   X(cp_async_16_zfill) X(cp_async_4) X(cp_async_commit) X(cp_async_wait_group) X(cp_async_wait_all)                   \
@@ -212,6 +212,7 @@ DEV void sts_u16(smem_addr a, u16 v) { dw_host_table->store(DW_HOST_FN_sts_u16, 
 DEV void sts_u32(smem_addr a, u32 v) { dw_host_table->store(DW_HOST_FN_sts_u32, a, &v, 4); }
 DEV void sts_f32(smem_addr a, float v) { dw_host_table->store(DW_HOST_FN_sts_f32, a, &v, 4); }
 DEV void sts_u32x2(smem_addr a, u32x2 v) { dw_host_table->store(DW_HOST_FN_sts_u32x2, a, &v, 8); }
+DEV void sts_f32x2(smem_addr a, f32x2 v) { dw_host_table->store(DW_HOST_FN_sts_f32x2, a, &v, 8); }
 DEV void sts_f32x4(smem_addr a, f32x4 v) { dw_host_table->store(DW_HOST_FN_sts_f32x4, a, &v, 16); }
 DEV void sts_u32x4(smem_addr a, u32x4 v) { dw_host_table->store(DW_HOST_FN_sts_u32x4, a, &v, 16); }
 
