@@ -14,7 +14,7 @@ typedef struct dw__request_key_input {
   const char *shape, *variant;  // canonical texts
   const char *compile_target;   // "sm_120f"
   dw__digest templates;
-  int abi;                      // layout number of dw_params
+  int abi;  // layout number of dw_params
 } dw__request_key_input;
 dw__digest dw__request_key(const dw__request_key_input *input);
 

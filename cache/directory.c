@@ -138,8 +138,8 @@ static int open_directory(int at, const char *name) {
 
 static void open_fault(int at, const char *name, const char *path, int error, dw__fault *fault) {
   struct stat status;
-  bool link = (error == ENOTDIR || error == ELOOP) && !fstatat(at, name, &status, AT_SYMLINK_NOFOLLOW) &&
-              S_ISLNK(status.st_mode);
+  bool link =
+    (error == ENOTDIR || error == ELOOP) && !fstatat(at, name, &status, AT_SYMLINK_NOFOLLOW) && S_ISLNK(status.st_mode);
   if (link) fault_unsafe(fault, path, "is a symbolic link");
   else fault_system(fault, path, error);
 }

@@ -217,8 +217,7 @@ static dw_status find_on_disk(dw__cache *cache, const dw__digest *request, const
   return DW_OK;
 }
 
-static dw_status find(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry,
-                      dw_error *error) {
+static dw_status find(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry, dw_error *error) {
   *entry = (dw__entry){0};
   dw_status status = request ? dw__index_find(cache->index, request, entry) : dw__index_find_build(cache->index, build, entry);
   if (!status) atomic_fetch_add(&cache->hits_memory, 1);

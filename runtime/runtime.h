@@ -30,8 +30,8 @@ typedef struct dw__options {
 void dw__compile_options(const char *target, dw__options *options);
 
 // DW_COMPILE with the whole log in the error. The log (ptxas -v report) is returned on success too; free both with dw__release.
-dw_status dw__nvrtc_compile(const dw__nvrtc *nvrtc, const char *name, const char *source, const dw__options *options, void **cubin,
-                            size_t *size, char **log, dw_error *error);
+dw_status dw__nvrtc_compile(const dw__nvrtc *nvrtc, const char *name, const char *source, const dw__options *options,
+                            void **cubin, size_t *size, char **log, dw_error *error);
 
 // ---- cubin ----------------------------------------------------------------------------------------------------
 // Reads registers, stack, static shared memory and barriers of every entry from the ELF; bounds-checked: any bytes are safe.

@@ -27,25 +27,25 @@ extern "C" {
 // ---- errors ---------------------------------------------------------------------------------------------------
 
 // X(name, text). DW_OK is 0.
-#define DW_STATUS_MAP(X)                                                        \
-  X(OK, "done")                                                                 \
-  X(BAD_ARGUMENT, "an argument is wrong")                                       \
-  X(BAD_SHAPE, "the shape is not valid")                                        \
-  X(NOT_APPLICABLE, "the variant cannot serve this shape")                      \
-  X(UNSUPPORTED_TARGET, "no template or compiler serves this target")           \
-  X(OUT_OF_MEMORY, "out of memory")                                             \
-  X(TEMPLATE, "a template failed")                                              \
-  X(NO_COMPILER, "NVRTC 12.9 or newer was not found")                           \
-  X(COMPILE, "the kernel did not compile")                                      \
-  X(NO_DRIVER, "the CUDA driver was not found")                                 \
-  X(DRIVER, "the CUDA driver reported an error")                                \
-  X(BAD_CUBIN, "the cubin is damaged")                                          \
-  X(WRONG_ARCH, "the cubin is for another GPU architecture")                    \
-  X(IO, "a file could not be read or written")                                  \
-  X(NOT_FOUND, "not found")                                                     \
-  X(FROZEN, "not prepared before dw_freeze")                                    \
-  X(HOST_EXECUTION, "host execution found a fault")                             \
-  X(WRONG_RESULT, "the result differs from the oracle")                         \
+#define DW_STATUS_MAP(X)                                              \
+  X(OK, "done")                                                       \
+  X(BAD_ARGUMENT, "an argument is wrong")                             \
+  X(BAD_SHAPE, "the shape is not valid")                              \
+  X(NOT_APPLICABLE, "the variant cannot serve this shape")            \
+  X(UNSUPPORTED_TARGET, "no template or compiler serves this target") \
+  X(OUT_OF_MEMORY, "out of memory")                                   \
+  X(TEMPLATE, "a template failed")                                    \
+  X(NO_COMPILER, "NVRTC 12.9 or newer was not found")                 \
+  X(COMPILE, "the kernel did not compile")                            \
+  X(NO_DRIVER, "the CUDA driver was not found")                       \
+  X(DRIVER, "the CUDA driver reported an error")                      \
+  X(BAD_CUBIN, "the cubin is damaged")                                \
+  X(WRONG_ARCH, "the cubin is for another GPU architecture")          \
+  X(IO, "a file could not be read or written")                        \
+  X(NOT_FOUND, "not found")                                           \
+  X(FROZEN, "not prepared before dw_freeze")                          \
+  X(HOST_EXECUTION, "host execution found a fault")                   \
+  X(WRONG_RESULT, "the result differs from the oracle")               \
   X(INTERNAL, "internal error")
 
 typedef enum dw_status {
@@ -57,11 +57,11 @@ typedef enum dw_status {
 // What went wrong, with its evidence. Unused parts are empty strings. `log` (a compiler log) is owned by the error.
 typedef struct dw_error {
   dw_status status;
-  char field[48];    // the argument, field or file it is about
-  char found[192];   // what was there
-  char allowed[256]; // what would have been right
-  char message[640]; // one sentence that says all of the above
-  char *log;         // compiler or interpreter log, or NULL
+  char field[48];     // the argument, field or file it is about
+  char found[192];    // what was there
+  char allowed[256];  // what would have been right
+  char message[640];  // one sentence that says all of the above
+  char *log;          // compiler or interpreter log, or NULL
 } dw_error;
 
 DW_API const char *dw_status_name(dw_status status);
@@ -84,8 +84,8 @@ typedef struct dw_shape {
   int head_dim_v;   // MLA: latent, 512; V is the first head_dim_v elements of a token's record
   int page;         // tokens a page: 1 or a multiple of 16
   dw_dtype q, kv, out;
-  int target;       // device class: 120 for sm_120, 90 for sm_90
-  int limits;       // 0: the target's own; 120: at most what sm_120 has
+  int target;  // device class: 120 for sm_120, 90 for sm_90
+  int limits;  // 0: the target's own; 120: at most what sm_120 has
 } dw_shape;
 
 #define DW_TEXT_MAX 256
@@ -152,8 +152,9 @@ typedef enum dw_log_level { DW_LOG_DEBUG, DW_LOG_INFO, DW_LOG_WARNING } dw_log_l
 typedef void (*dw_log_fn)(void *user, dw_log_level level, const char *message);
 
 typedef struct dw_options {
-  size_t size;               // sizeof(dw_options)
-  const char *cache_dir;     // NULL: $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else $HOME/.cache/draftwood; "": memory only
+  size_t size;  // sizeof(dw_options)
+  const char
+    *cache_dir;  // NULL: $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else $HOME/.cache/draftwood; "": memory only
   const char *template_dir;  // NULL: $DRAFTWOOD_TEMPLATES, else the embedded templates
   const char *nvrtc_path;    // NULL: $DRAFTWOOD_NVRTC, else found by the loader or beside the library
   const char *driver_path;   // NULL: libcuda.so.1
@@ -176,12 +177,12 @@ DW_API void dw_free(void *p);
 // Resources of one kernel of a cubin, read from the cubin itself and, for spills, from the compiler's log.
 typedef struct dw_resources {
   char name[64];
-  int registers;       // a thread
-  int stack_bytes;     // a thread; 0: nothing spilled and no local arrays
-  int shared_static;   // bytes
-  int barriers;        // named barriers
-  int spill_stores;    // bytes; -1: not known (a cubin without its log)
-  int spill_loads;     // bytes; -1: not known
+  int registers;      // a thread
+  int stack_bytes;    // a thread; 0: nothing spilled and no local arrays
+  int shared_static;  // bytes
+  int barriers;       // named barriers
+  int spill_stores;   // bytes; -1: not known (a cubin without its log)
+  int spill_loads;    // bytes; -1: not known
   int max_threads;
   int uses_setmaxnreg;
 } dw_resources;
@@ -191,18 +192,19 @@ typedef struct dw_resources {
 typedef struct dw_cubin {
   const void *data;
   size_t size;
-  char target[16];         // e.g. "sm_120f"
-  char compiler[32];       // e.g. "nvrtc 13.0.88"
-  char request_key[65];    // hex
-  char build_key[65];      // hex
-  double compile_ms;       // of the compile that made it, not of this call
-  int from_cache;          // 1: no compile in this call
+  char target[16];       // e.g. "sm_120f"
+  char compiler[32];     // e.g. "nvrtc 13.0.88"
+  char request_key[65];  // hex
+  char build_key[65];    // hex
+  double compile_ms;     // of the compile that made it, not of this call
+  int from_cache;        // 1: no compile in this call
   int kernel_count;
   dw_resources kernels[DW_KERNELS_MAX];
 } dw_cubin;
 
 // Through the cache, else generate and compile. Free with dw_cubin_free.
-DW_API dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **cubin, dw_error *error);
+DW_API dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **cubin,
+                                dw_error *error);
 DW_API void dw_cubin_free(dw_cubin *cubin);
 
 typedef struct dw_stats {
@@ -236,40 +238,40 @@ typedef enum dw_mask {
 // Row r of request b is row qo_indptr[b] + r of q, out and the mask. Each row sees the request's whole prefix and, of its
 // drafts, what the mask says. A row that sees nothing gets out 0 and lse -inf.
 typedef struct dw_args {
-  size_t size;                  // sizeof(dw_args)
-  const void *q;                // [total_q, heads, qk], 16-byte aligned rows
-  int64_t q_row_stride;         // 0: heads x q_head_stride
-  int64_t q_head_stride;        // 0: qk
-  void *out;                    // [total_q, heads, v]
-  int64_t out_row_stride;       // 0: heads x out_head_stride
-  int64_t out_head_stride;      // 0: v
-  float *lse;                   // [total_q, heads], or NULL
-  int64_t lse_row_stride;       // 0: heads
-  int lse_base_e;               // 0: base 2, 1: base e
-  const int32_t *qo_indptr;     // [batch + 1], or NULL: `width` rows a request
+  size_t size;               // sizeof(dw_args)
+  const void *q;             // [total_q, heads, qk], 16-byte aligned rows
+  int64_t q_row_stride;      // 0: heads x q_head_stride
+  int64_t q_head_stride;     // 0: qk
+  void *out;                 // [total_q, heads, v]
+  int64_t out_row_stride;    // 0: heads x out_head_stride
+  int64_t out_head_stride;   // 0: v
+  float *lse;                // [total_q, heads], or NULL
+  int64_t lse_row_stride;    // 0: heads
+  int lse_base_e;            // 0: base 2, 1: base e
+  const int32_t *qo_indptr;  // [batch + 1], or NULL: `width` rows a request
   int batch;
-  int total_q;                  // rows of q; 0: batch x width
-  int width;                    // rows a request where qo_indptr is NULL; 0: the shape's
-  const void *kv;               // pool: pages of `page` tokens, a token qk elements wide at least; 16-byte aligned tokens
-  int64_t kv_token_stride;      // 0: qk
-  int64_t kv_page_stride;       // 0: page x kv_token_stride
+  int total_q;              // rows of q; 0: batch x width
+  int width;                // rows a request where qo_indptr is NULL; 0: the shape's
+  const void *kv;           // pool: pages of `page` tokens, a token qk elements wide at least; 16-byte aligned tokens
+  int64_t kv_token_stride;  // 0: qk
+  int64_t kv_page_stride;   // 0: page x kv_token_stride
   dw_addressing addressing;
-  const int32_t *kv_indptr;     // CSR: [batch + 1]
-  const void *kv_indices;       // CSR: token slots
-  int index64;                  // kv_indices and draft_slots are int64, else int32
-  const void *draft_slots;      // CSR, prefix-only lengths: [total_q] slots of the drafts
-  const int32_t *block_table;   // block table: [batch, table_columns]
-  int64_t block_table_stride;   // 0: table_columns
-  int table_columns;            // block table: pages a row can name
-  const int32_t *kv_len;        // [batch]
-  int lengths_include_drafts;   // 1: kv_len counts prefix and drafts, 0: the prefix only
+  const int32_t *kv_indptr;    // CSR: [batch + 1]
+  const void *kv_indices;      // CSR: token slots
+  int index64;                 // kv_indices and draft_slots are int64, else int32
+  const void *draft_slots;     // CSR, prefix-only lengths: [total_q] slots of the drafts
+  const int32_t *block_table;  // block table: [batch, table_columns]
+  int64_t block_table_stride;  // 0: table_columns
+  int table_columns;           // block table: pages a row can name
+  const int32_t *kv_len;       // [batch]
+  int lengths_include_drafts;  // 1: kv_len counts prefix and drafts, 0: the prefix only
   dw_mask mask_kind;
-  const void *mask;             // NULL for DW_MASK_NONE
-  int64_t mask_row_stride;      // BITS: words a row; 0: ceil(width / 32)
-  float softmax_scale;          // multiplies q . k, e.g. 1 / sqrt(192)
-  int overlap_prologue;         // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
-                                // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
-  void *workspace;              // dw_workspace_size bytes
+  const void *mask;         // NULL for DW_MASK_NONE
+  int64_t mask_row_stride;  // BITS: words a row; 0: ceil(width / 32)
+  float softmax_scale;      // multiplies q . k, e.g. 1 / sqrt(192)
+  int overlap_prologue;     // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
+                            // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
+  void *workspace;          // dw_workspace_size bytes
   size_t workspace_size;
 } dw_args;
 
@@ -279,8 +281,8 @@ DW_API dw_status dw_args_check(const dw_kernel *kernel, const dw_args *args, dw_
 // during capture. Lengths, tables, masks and contents may change between replays.
 DW_API dw_status dw_launch(const dw_kernel *kernel, const dw_args *args, void *stream, dw_error *error);
 // Packs a mask of any kind to BITS, once for all layers of a step: args->mask -> bits [total_q, bits_row_stride].
-DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint32_t *bits, int64_t bits_row_stride, void *stream,
-                              dw_error *error);
+DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint32_t *bits, int64_t bits_row_stride,
+                              void *stream, dw_error *error);
 
 #ifdef __cplusplus
 }

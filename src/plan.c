@@ -41,7 +41,8 @@ static void add_combine(const dw_shape *shape, const dw_variant *variant, const 
   if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = (8 * 132 + 192) * sizeof(float);
 }
 
-dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan, dw_error *e) {
+dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,
+                        dw_error *e) {
   memset(plan, 0, sizeof *plan);
   dw_status s = check_bounds(shape, bounds, e);
   if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
@@ -165,8 +166,8 @@ int dw__target_sm_count(int target) {
 static dw_status need(const void *p, const char *field, size_t align, dw_error *e) {
   if (!p) return dw__fail(e, DW_BAD_ARGUMENT, field, "NULL", "a device pointer", "it is needed for this call");
   if ((uintptr_t)p % align)
-    return dw__fail_int(e, DW_BAD_ARGUMENT, field, (long long)((uintptr_t)p % align), align == 16 ? "0 modulo 16" : "its type's alignment",
-                        "the address is misaligned");
+    return dw__fail_int(e, DW_BAD_ARGUMENT, field, (long long)((uintptr_t)p % align),
+                        align == 16 ? "0 modulo 16" : "its type's alignment", "the address is misaligned");
   return DW_OK;
 }
 static dw_status need_range(long long value, const char *field, long long least, long long most, const char *why, dw_error *e) {
@@ -184,10 +185,10 @@ static dw_status need_stride(int64_t value, const char *field, int64_t least, in
   return DW_OK;
 }
 
-#define TRY(call)                        \
-  do {                                   \
-    const dw_status try_ = (call);       \
-    if (try_ != DW_OK) return try_;      \
+#define TRY(call)                   \
+  do {                              \
+    const dw_status try_ = (call);  \
+    if (try_ != DW_OK) return try_; \
   } while (0)
 
 static dw_status check_rows(const dw_shape *shape, const dw_bounds *bounds, const dw_args *a, dw_error *e) {
@@ -198,7 +199,8 @@ static dw_status check_rows(const dw_shape *shape, const dw_bounds *bounds, cons
   const long long total = a->total_q ? a->total_q : (long long)a->batch * width;
   TRY(need_range(total, "total_q", 0, most, "the kernel's bounds say how many rows of q a call may have", e));
   if (!a->qo_indptr && total != (long long)a->batch * width)
-    return dw__fail_int(e, DW_BAD_ARGUMENT, "total_q", total, "batch x width", "without qo_indptr every request has width rows");
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "total_q", total, "batch x width",
+                        "without qo_indptr every request has width rows");
   return DW_OK;
 }
 
@@ -242,7 +244,8 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
 
 dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *a, dw_error *e) {
   if (a->size != sizeof(dw_args))
-    return dw__fail_int(e, DW_BAD_ARGUMENT, "size", (long long)a->size, "sizeof(dw_args)", "the struct was made for another version");
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "size", (long long)a->size, "sizeof(dw_args)",
+                        "the struct was made for another version");
   const int out_bytes = shape->out == DW_F32 ? 4 : 2;
   TRY(check_call(plan, a, e));
   TRY(check_rows(shape, bounds, a, e));
@@ -254,7 +257,8 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   TRY(need_stride(a->out_row_stride, "out_row_stride", shape->head_dim_v, out_bytes, e));
   if (a->lse) {
     TRY(need(a->lse, "lse", 4, e));
-    if (a->lse_row_stride) TRY(need_range(a->lse_row_stride, "lse_row_stride", shape->heads, INT64_MAX / 4, "rows would overlap", e));
+    if (a->lse_row_stride)
+      TRY(need_range(a->lse_row_stride, "lse_row_stride", shape->heads, INT64_MAX / 4, "rows would overlap", e));
   }
   if (a->qo_indptr) TRY(need(a->qo_indptr, "qo_indptr", 4, e));
   TRY(check_kv(shape, a, e));
@@ -271,8 +275,8 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   if (plan->workspace_bytes) {
     TRY(need(a->workspace, "workspace", 256, e));
     if (a->workspace_size < plan->workspace_bytes)
-      return dw__fail_int(e, DW_BAD_ARGUMENT, "workspace_size", (long long)a->workspace_size, "dw_workspace_size() bytes or more",
-                          "the kernel needs %zu bytes", plan->workspace_bytes);
+      return dw__fail_int(e, DW_BAD_ARGUMENT, "workspace_size", (long long)a->workspace_size,
+                          "dw_workspace_size() bytes or more", "the kernel needs %zu bytes", plan->workspace_bytes);
   }
   return DW_OK;
 }

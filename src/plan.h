@@ -13,29 +13,31 @@
 typedef struct dw__plan_kernel {
   const char *entry;  // "dw_verify", "dw_combine" ...
   unsigned grid[3];
-  unsigned block;     // threads
+  unsigned block;  // threads
   size_t dynamic_shared;
-  bool dependent;     // programmatic stream serialisation
+  bool dependent;  // programmatic stream serialisation
 } dw__plan_kernel;
 
 typedef struct dw__plan {
-  int groups, ranges, all_ranges;  // see dw_params
+  int groups, ranges, all_ranges;                    // see dw_params
   size_t partial_bytes, lse_bytes, workspace_bytes;  // workspace: partials, their lse, the packed mask
   int early_launch;
-  dw_call call;       // what the kernels take for granted; calls that break it are refused
-  int count;          // kernels of a call, in launch order, for masks that need no packing
+  dw_call call;  // what the kernels take for granted; calls that break it are refused
+  int count;     // kernels of a call, in launch order, for masks that need no packing
   dw__plan_kernel kernels[DW__PLAN_KERNELS];
   dw__plan_kernel pack;  // packs a mask to BITS; entry NULL where the main kernel takes every mask itself
 } dw__plan;
 
 // bounds->sm_count must be set (> 0).
-dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan, dw_error *error);
+dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,
+                        dw_error *error);
 // Fills the kernel's parameters from checked arguments. With plan->pack in use, params->mask points into the workspace and
 // pack_params (if not NULL) is what the pack kernel takes.
 void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
                      const dw_args *args, dw_params *params, dw_params *pack_params);
 // Host-side argument checks (dw_args_check without a kernel).
-dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *args, dw_error *error);
+dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *args,
+                         dw_error *error);
 // The usual multiprocessor count of a target's boards, for plans made with no device.
 int dw__target_sm_count(int target);
 

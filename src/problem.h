@@ -12,20 +12,20 @@ typedef enum dw__tree_kind { DW__TREE_CHAIN, DW__TREE_RANDOM, DW__TREE_STAR } dw
 typedef struct dw__problem_spec {
   dw_shape shape;
   int batch;
-  const int *prefix;     // [batch] committed tokens
-  const int *rows;       // [batch] drafts of each request, 0 to shape.width; NULL: shape.width each, and qo_indptr NULL
+  const int *prefix;  // [batch] committed tokens
+  const int *rows;    // [batch] drafts of each request, 0 to shape.width; NULL: shape.width each, and qo_indptr NULL
   dw_mask mask_kind;
   dw__tree_kind tree;
   dw_addressing addressing;
   int index64;
   int lengths_include_drafts;
-  int draft_slots;       // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
-  int dead_nodes;        // PARENTS: mark about one node in eight dead (-2)
-  int strided;           // use strides larger than tight ones for q, out, lse, kv, table and mask
-  int shuffle;           // random slots or pages (else ascending)
-  float q_scale;         // standard deviation of q (1 is usual; 3 makes peaked softmax)
+  int draft_slots;  // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
+  int dead_nodes;   // PARENTS: mark about one node in eight dead (-2)
+  int strided;      // use strides larger than tight ones for q, out, lse, kv, table and mask
+  int shuffle;      // random slots or pages (else ascending)
+  float q_scale;    // standard deviation of q (1 is usual; 3 makes peaked softmax)
   int lse_base_e;
-  int spare_pages;       // extra poisoned pages in the pool, at least 1
+  int spare_pages;  // extra poisoned pages in the pool, at least 1
   uint64_t seed;
 } dw__problem_spec;
 
@@ -33,11 +33,11 @@ typedef struct dw__problem {
   dw__problem_spec spec;
   int total_q;
   int *prefix, *rows;
-  dw_args args;          // host pointers; workspace NULL
+  dw_args args;  // host pointers; workspace NULL
   size_t q_bytes, out_bytes, lse_bytes, kv_bytes, index_bytes, indptr_bytes, table_bytes, mask_bytes, draft_slots_bytes;
-  double *out64;         // [total_q, heads, v]
-  double *lse64;         // [total_q, heads], in the base asked for; -inf where nothing is visible
-  void *memory;          // owner of everything above
+  double *out64;  // [total_q, heads, v]
+  double *lse64;  // [total_q, heads], in the base asked for; -inf where nothing is visible
+  void *memory;   // owner of everything above
 } dw__problem;
 
 dw_status dw__problem_make(const dw__problem_spec *spec, dw__problem **problem, dw_error *error);
@@ -49,18 +49,18 @@ dw_status dw__problem_solve(dw__problem *problem, int threads, dw_error *error);
 
 typedef struct dw__row_error {
   int request, row, head;
-  double relative;   // ||out - out64|| / ||out64|| of this row (absolute where out64 is 0)
-  double lse;        // |lse - lse64|, 0 where both are -inf, inf where only one is
-  double bound;      // what design.md section 4 allows this row
+  double relative;  // ||out - out64|| / ||out64|| of this row (absolute where out64 is 0)
+  double lse;       // |lse - lse64|, 0 where both are -inf, inf where only one is
+  double bound;     // what design.md section 4 allows this row
 } dw__row_error;
 
 typedef struct dw__comparison {
   long rows, failed;
-  dw__row_error worst;       // by relative / bound
+  dw__row_error worst;  // by relative / bound
   dw__row_error first_failed;
-  double total_relative;     // over all rows together
-  double ulp_share;          // share of elements within one unit in the last place of the rounded fp64 result
-  bool outside_written;      // something between or behind the output rows changed
+  double total_relative;  // over all rows together
+  double ulp_share;       // share of elements within one unit in the last place of the rounded fp64 result
+  bool outside_written;   // something between or behind the output rows changed
 } dw__comparison;
 // Compares args.out and args.lse row by row with the oracle. The bound of a row is max(1.5 x the error of a plain fp32-accumulate
 // kernel with P rounded to the KV type (computed here too), 3e-3). DW_WRONG_RESULT with the first bad row in the error.

@@ -20,7 +20,8 @@ static int shared_limit(const dw_shape *shape) {
   if (shape->limits == 120) return 101376;
   switch (shape->target / 10) {
     case 12: return 101376;
-    case 9: case 10: return 232448;
+    case 9:
+    case 10: return 232448;
     default: return shape->target == 80 ? 166912 : 101376;
   }
 }
@@ -47,13 +48,17 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
-  if (s->head_dim_qk % 64) return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
-  if (s->head_dim_v % 128) return no(e, "v", s->head_dim_v, "a multiple of 128", "the output warps share the dimensions in pairs of 16");
+  if (s->head_dim_qk % 64)
+    return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
+  if (s->head_dim_v % 128)
+    return no(e, "v", s->head_dim_v, "a multiple of 128", "the output warps share the dimensions in pairs of 16");
   const int wide = v->n_tiles > 2 && !v->setmaxnreg;
   if (wide && s->head_dim_v % 256)
-    return no(e, "v", s->head_dim_v, "a multiple of 256 without setmaxnreg", "eight output warps share the dimensions in pairs of 16");
+    return no(e, "v", s->head_dim_v, "a multiple of 256 without setmaxnreg",
+              "eight output warps share the dimensions in pairs of 16");
   if (s->head_dim_qk > 576) return no(e, "qk", s->head_dim_qk, "up to 576", "q has to fit the registers of the score warps");
-  if (s->head_dim_v > 512) return no(e, "v", s->head_dim_v, "up to 512", "the output has to fit the registers of the output warps");
+  if (s->head_dim_v > 512)
+    return no(e, "v", s->head_dim_v, "up to 512", "the output has to fit the registers of the output warps");
   if (s->kv_heads != 1) return no(e, "hk", s->kv_heads, "1", "rowsplit serves MLA");
   const int shared = (int)rowsplit_shared(s, v), limit = shared_limit(s);
   if (shared > limit) {
@@ -70,8 +75,9 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (s->attention != DW_MLA)
     return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "no kernel family serves GQA yet");
   if (s->q == DW_F32 || s->kv == DW_F32) return no(e, "q", 32, "bf16 or fp16", "q and KV are 16-bit");
-  if (s->q != s->kv) return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
-                                     "q and KV meet in one matrix instruction");
+  if (s->q != s->kv)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
+                    "q and KV meet in one matrix instruction");
   if (s->head_dim_qk % 32) return no(e, "qk", s->head_dim_qk, "a multiple of 32", "a warp shares a row");
   if (s->head_dim_v % 32) return no(e, "v", s->head_dim_v, "a multiple of 32", "a warp shares a row");
   if (v->checked) return no(e, "checked", v->checked, "0", "checked builds are not there yet");
@@ -120,7 +126,8 @@ static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
 
 #define SHORT_LOAD 1.5   // below: latency decides; small CTAs, few tiles each
 #define MEDIUM_LOAD 3.5  // below: three tiles of rows a CTA
-#define LONG_LOAD 8.0    // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
+#define LONG_LOAD \
+  8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
 
 static int choose_n_tiles(const load *l) {
   const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : 5;
@@ -184,7 +191,9 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   if (dw_variant_applicable(shape, &v, &ignored) == DW_OK) {
     choose_combine(&l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   } else {
-    v = (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
+    v = (dw_variant){.family = DW_SPLIT,
+                     .n_tiles = 1,
+                     .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
                      .combine_splits = 8,
                      .call = v.call};
   }

@@ -173,12 +173,12 @@ static int files_in(const char *directory, const char *below) {
 }
 
 // In a child: says where, and ends it. cmocka's own asserts must not run there.
-#define CHECK(condition)                                                     \
-  do {                                                                       \
-    if (!(condition)) {                                                      \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);        \
-      _exit(1);                                                              \
-    }                                                                        \
+#define CHECK(condition)                                              \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      _exit(1);                                                       \
+    }                                                                 \
   } while (0)
 enum { CHILD_CANNOT = 77 };
 
@@ -223,12 +223,11 @@ static void mount_for_child(const char *path, const char *options) {
 // ---- keys -----------------------------------------------------------------------------------------------------
 
 static dw__request_key_input some_request(void) {
-  return (dw__request_key_input){
-    .shape = "mla:h=8",
-    .variant = "family=split",
-    .compile_target = "sm_120f",
-    .templates = dw__sha256("templates", 9),
-    .abi = 7};
+  return (dw__request_key_input){.shape = "mla:h=8",
+                                 .variant = "family=split",
+                                 .compile_target = "sm_120f",
+                                 .templates = dw__sha256("templates", 9),
+                                 .abi = 7};
 }
 
 static const char *const some_options[] = {"-arch=sm_120f", "--no-cache"};
@@ -669,11 +668,22 @@ static void forge_frame_magic(char *bytes, size_t size) { (void)size, bytes[72 +
 // Whole and with a good checksum, but not what we would write. Also entries of another schema (O-c23).
 static void O_c23_forged_entries_are_misses(void **state) {
   const scratch *s = *state;
-  static const forge_fn forgeries[] = {
-    forge_magic,           forge_schema,          forge_zero,          forge_key,           forge_metadata_size,
-    forge_metadata_smaller, forge_metadata_larger, forge_cubin_huge,    forge_cubin_empty,   forge_cubin_size,
-    forge_packed_size,     forge_metadata_wraps,  forge_packed_wraps,  forge_metadata_text, forge_frame,
-    forge_frame_magic};
+  static const forge_fn forgeries[] = {forge_magic,
+                                       forge_schema,
+                                       forge_zero,
+                                       forge_key,
+                                       forge_metadata_size,
+                                       forge_metadata_smaller,
+                                       forge_metadata_larger,
+                                       forge_cubin_huge,
+                                       forge_cubin_empty,
+                                       forge_cubin_size,
+                                       forge_packed_size,
+                                       forge_metadata_wraps,
+                                       forge_packed_wraps,
+                                       forge_metadata_text,
+                                       forge_frame,
+                                       forge_frame_magic};
   dw__entry entry = make_entry(1, 600);
   char path[256];
   size_t size;
