@@ -15,7 +15,7 @@ static int max_total_q(const dw_shape *shape, const dw_bounds *bounds) {
 }
 static int mask_words(const dw_shape *shape) { return ceil_div(shape->width, 32); }
 
-static dw_status check_bounds(const dw_shape *shape, const dw_bounds *bounds, dw_error *e) {
+dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_error *e) {
   if (bounds->batch < 1 || bounds->batch > 65535)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.batch", bounds->batch, "1 to 65535", "the most requests of a call");
   if (bounds->total_q < 0 || bounds->total_q > bounds->batch * (long long)shape->width)
@@ -30,6 +30,9 @@ static dw_status check_bounds(const dw_shape *shape, const dw_bounds *bounds, dw
   if (bounds->split_tokens && ceil_div(bounds->kv_len, bounds->split_tokens) > 65535)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "at least kv_len / 65535",
                         "the ranges of a request are a grid dimension");
+  if (bounds->split_tokens && (long long)bounds->batch * ceil_div(bounds->kv_len, bounds->split_tokens) > INT32_MAX)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "at most 2147483647 ranges in all",
+                        "partial results have a slot each");
   return DW_OK;
 }
 
@@ -44,7 +47,7 @@ static void add_combine(const dw_shape *shape, const dw_variant *variant, const 
 dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,
                         dw_error *e) {
   memset(plan, 0, sizeof *plan);
-  dw_status s = check_bounds(shape, bounds, e);
+  dw_status s = dw__bounds_check(shape, bounds, e);
   if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
   if (s != DW_OK) return s;
   const int rows = max_rows(shape);

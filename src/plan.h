@@ -29,6 +29,7 @@ typedef struct dw__plan {
 } dw__plan;
 
 // bounds->sm_count must be set (> 0).
+dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_error *error);
 dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,
                         dw_error *error);
 // Fills the kernel's parameters from checked arguments. With plan->pack in use, params->mask points into the workspace and

@@ -72,6 +72,11 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 }
 
 dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  // A variant may be filled in by hand.
+#define DW_PARAM(name, kind, lowest, highest, normal, help) \
+  if (v->name < lowest || v->name > highest) return no(e, #name, v->name, #lowest " to " #highest, help);
+#include "draftwood_variant.def"
+#undef DW_PARAM
   if (s->attention != DW_MLA)
     return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "no kernel family serves GQA yet");
   if (s->q == DW_F32 || s->kv == DW_F32) return no(e, "q", 32, "bf16 or fp16", "q and KV are 16-bit");
@@ -182,6 +187,8 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 1 << 16};
   if (asked) bounds = *asked;
   if (!bounds.sm_count) bounds.sm_count = dw__target_sm_count(shape->target);
+  s = dw__bounds_check(shape, &bounds, e);
+  if (s != DW_OK) return s;
   const load l = load_of(shape, &bounds);
   dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(&l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.
