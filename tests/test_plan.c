@@ -1,0 +1,473 @@
+// Arguments, bounds and variants that are refused, each with field, found and allowed; and what holds of every plan the rule table
+// makes.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core.h"
+#include "plan.h"
+#include "random.h"
+#include "rule.h"
+
+static dw_shape shape_of(const char *text) {
+  dw_shape shape;
+  assert_int_equal(dw_shape_parse(text, &shape, NULL), DW_OK);
+  return shape;
+}
+
+static dw_variant variant_of(const char *text) {
+  dw_variant variant;
+  assert_int_equal(dw_variant_parse(text, &variant, NULL), DW_OK);
+  return variant;
+}
+
+#define SHAPE "mla:h=8,t=9,page=16"
+#define FEW "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=few,combine_splits=8"
+
+static void expect(const char *what, dw_status status, dw_status wanted, const dw_error *error, const char *field,
+                   const char *found, const char *allowed) {
+  if (status != wanted || strcmp(error->field, field) || strcmp(error->found, found) || strcmp(error->allowed, allowed))
+    fail_msg("%s: status %s, field '%s', found '%s', allowed '%s'", what, dw_status_name(status), error->field, error->found,
+             error->allowed);
+  assert_true(strstr(error->message, field) && strstr(error->message, found) && strstr(error->message, allowed));
+  assert_true(strlen(error->message) > strlen(field) + strlen(found) + strlen(allowed) + 20);  // and says why
+}
+
+// ---- bounds ---------------------------------------------------------------------------------------------------
+
+static void bounds_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *field, *found, *allowed;
+    dw_bounds bounds;
+  } cases[] = {
+    {"bounds.batch", "0", "1 to 65535", {.batch = 0, .kv_len = 100, .sm_count = 1}},
+    {"bounds.batch", "-1", "1 to 65535", {.batch = -1, .kv_len = 100, .sm_count = 1}},
+    {"bounds.batch", "65536", "1 to 65535", {.batch = 65536, .kv_len = 100, .sm_count = 1}},
+    {"bounds.total_q", "-1", "0 to batch x width", {.batch = 2, .total_q = -1, .kv_len = 100, .sm_count = 1}},
+    {"bounds.total_q", "19", "0 to batch x width", {.batch = 2, .total_q = 19, .kv_len = 100, .sm_count = 1}},
+    {"bounds.kv_len", "0", "1 to 16777216", {.batch = 2, .kv_len = 0, .sm_count = 1}},
+    {"bounds.kv_len", "16777217", "1 to 16777216", {.batch = 2, .kv_len = 16777217, .sm_count = 1}},
+    {"bounds.sm_count", "0", "1 to 4096", {.batch = 2, .kv_len = 100, .sm_count = 0}},
+    {"bounds.sm_count", "4097", "1 to 4096", {.batch = 2, .kv_len = 100, .sm_count = 4097}},
+    {"bounds.split_tokens", "-16", "0 or a multiple of 16", {.batch = 2, .kv_len = 100, .sm_count = 1, .split_tokens = -16}},
+    {"bounds.split_tokens", "24", "0 or a multiple of 16", {.batch = 2, .kv_len = 100, .sm_count = 1, .split_tokens = 24}},
+    {"bounds.split_tokens", "16", "at least kv_len / 65535", {.batch = 2, .kv_len = 1 << 24, .sm_count = 1, .split_tokens = 16}},
+    {"bounds.split_tokens",
+     "272",
+     "at most 2147483647 ranges in all",
+     {.batch = 65535, .kv_len = 1 << 24, .sm_count = 1, .split_tokens = 272}},
+  };
+  dw_shape shape = shape_of(SHAPE);
+  dw_variant variant = variant_of(FEW);
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    dw__plan plan;
+    dw_error error = {0};
+    dw_bounds bounds = cases[i].bounds;
+    bounds.size = sizeof bounds;
+    dw_status status = dw__plan_make(&shape, &variant, &bounds, &plan, &error);
+    expect(cases[i].field, status, DW_BAD_ARGUMENT, &error, cases[i].field, cases[i].found, cases[i].allowed);
+    if (bounds.sm_count == 0) continue;  // means the target's own
+    dw_variant chosen;
+    error = (dw_error){0};
+    status = dw_variant_choose(&shape, &bounds, &chosen, &error);
+    expect(cases[i].field, status, DW_BAD_ARGUMENT, &error, cases[i].field, cases[i].found, cases[i].allowed);
+  }
+}
+
+static void table_kernels_split_by_auto(void **state) {
+  (void)state;
+  dw_shape shape = shape_of(SHAPE);
+  dw_variant variant = variant_of(FEW ",call=table");
+  dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 100, .sm_count = 1, .split_tokens = 32};
+  dw__plan plan;
+  dw_error error = {0};
+  dw_status status = dw__plan_make(&shape, &variant, &bounds, &plan, &error);
+  expect("call", status, DW_NOT_APPLICABLE, &error, "bounds.split_tokens", "32", "0 with call=table");
+}
+
+// ---- variants -------------------------------------------------------------------------------------------------
+
+static void variants_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *shape, *variant, *field, *found, *allowed;
+  } cases[] = {
+    {"gqa:h=8,hk=2,t=4,qk=128,v=128", FEW, "attention", "gqa", "mla"},
+    {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q"},
+    {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
+    {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
+    {SHAPE, FEW ",checked=1", "checked", "1", "0"},
+    {SHAPE, "family=reference,combine=few", "combine", "1", "none"},
+    {SHAPE, "family=split", "combine", "none", "few or many"},
+    {SHAPE, "family=rowsplit", "combine", "none", "few or many"},
+    {"mla:h=8,t=9,qk=96,v=64", "family=split,combine=many", "v", "64", "a multiple of 128 with combine=many"},
+    {SHAPE, "family=split,combine=few,combine_splits=17", "combine_splits", "17", "1 to 16 with combine=few"},
+    {SHAPE, "family=split,combine=few,n_tiles=2", "n_tiles", "set", "its normal value"},
+    {SHAPE, "family=split,combine=few,setmaxnreg=1", "setmaxnreg", "set", "its normal value"},
+    {SHAPE, "family=reference,n_tiles=2", "n_tiles", "set", "its normal value"},
+    {"mla:h=8,t=9,target=sm_89", FEW, "target", "89", "sm_90 or later"},
+    {"mla:h=8,t=9,qk=288,v=256", FEW, "qk", "288", "a multiple of 64"},
+    {"mla:h=8,t=9,qk=192,v=64", "family=rowsplit,combine=few", "v", "64", "a multiple of 128"},
+    {"mla:h=8,t=9,qk=192,v=128", "family=rowsplit,combine=few,n_tiles=3", "v", "128", "a multiple of 256 without setmaxnreg"},
+    {"mla:h=8,t=9,qk=640,v=512", FEW, "qk", "640", "up to 576"},
+    {"mla:h=8,t=9,target=sm_100", FEW, "setmaxnreg", "1", "0"},
+  };
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    dw_shape shape = shape_of(cases[i].shape);
+    dw_variant variant = variant_of(cases[i].variant);
+    dw_error error = {0};
+    dw_status status = dw_variant_applicable(&shape, &variant, &error);
+    expect(cases[i].variant, status, DW_NOT_APPLICABLE, &error, cases[i].field, cases[i].found, cases[i].allowed);
+  }
+}
+
+// A variant filled in by hand: every value of every parameter is looked at, by plan_make too.
+static void variants_out_of_range_are_refused(void **state) {
+  (void)state;
+  dw_shape shape = shape_of(SHAPE);
+  dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 100, .sm_count = 1};
+#define DW_PARAM(name, kind, least, most, normal, help)                                         \
+  for (int high = 0; high < 2; high++) {                                                        \
+    dw_variant variant = variant_of(FEW);                                                       \
+    dw_error error = {0};                                                                       \
+    dw__plan plan;                                                                              \
+    char found[16];                                                                             \
+    variant.name = high ? most + 1 : least - 1;                                                 \
+    snprintf(found, sizeof found, "%d", variant.name);                                          \
+    dw_status status = dw_variant_applicable(&shape, &variant, &error);                         \
+    expect(#name, status, DW_NOT_APPLICABLE, &error, #name, found, #least " to " #most);        \
+    assert_int_equal(dw__plan_make(&shape, &variant, &bounds, &plan, NULL), DW_NOT_APPLICABLE); \
+  }
+#include "draftwood_variant.def"
+#undef DW_PARAM
+}
+
+// ---- arguments ------------------------------------------------------------------------------------------------
+
+static _Alignas(256) char memory[4096];
+#define AT(bytes) ((void *)(memory + (bytes)))
+
+static dw_args good_args(const dw__plan *plan) {
+  return (dw_args){.size = sizeof(dw_args),
+                   .q = memory,
+                   .out = memory,
+                   .lse = AT(0),
+                   .batch = 2,
+                   .kv = memory,
+                   .addressing = DW_BLOCK_TABLE,
+                   .block_table = AT(0),
+                   .table_columns = 7,
+                   .kv_len = AT(0),
+                   .lengths_include_drafts = 1,
+                   .softmax_scale = 0.1f,
+                   .workspace = memory,
+                   .workspace_size = plan->workspace_bytes};
+}
+
+static dw_args csr_args(const dw__plan *plan) {
+  dw_args a = good_args(plan);
+  a.addressing = DW_CSR;
+  a.block_table = NULL;
+  a.kv_indptr = AT(0);
+  a.kv_indices = memory;
+  return a;
+}
+
+typedef struct rig {
+  dw_shape shape;
+  dw_bounds bounds;
+  dw__plan plan;
+} rig;
+
+static rig make_rig(const char *shape, const char *variant) {
+  rig r = {.shape = shape_of(shape), .bounds = {.size = sizeof(dw_bounds), .batch = 2, .kv_len = 1000, .sm_count = 132}};
+  dw_variant v = variant_of(variant);
+  assert_int_equal(dw__plan_make(&r.shape, &v, &r.bounds, &r.plan, NULL), DW_OK);
+  return r;
+}
+
+static void refuse(const rig *r, const dw_args *args, const char *what, const char *field, const char *found,
+                   const char *allowed) {
+  dw_error error = {0};
+  dw_status status = dw__args_check(&r->shape, &r->bounds, &r->plan, args, &error);
+  expect(what, status, DW_BAD_ARGUMENT, &error, field, found, allowed);
+}
+static void accept(const rig *r, const dw_args *args, const char *what) {
+  dw_error error = {0};
+  if (dw__args_check(&r->shape, &r->bounds, &r->plan, args, &error)) fail_msg("%s: %s", what, error.message);
+}
+
+// REFUSE(base, change, field, found, allowed): `change` made to good arguments `a`.
+#define REFUSE(base, change, field, found, allowed) \
+  do {                                              \
+    dw_args a = base(&r.plan);                      \
+    change;                                         \
+    refuse(&r, &a, #change, field, found, allowed); \
+  } while (0)
+#define ACCEPT(base, change)   \
+  do {                         \
+    dw_args a = base(&r.plan); \
+    change;                    \
+    accept(&r, &a, #change);   \
+  } while (0)
+
+static void rows_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);
+  char size[32];
+  snprintf(size, sizeof size, "%zu", sizeof(dw_args) - 8);
+  REFUSE(good_args, a.size -= 8, "size", size, "sizeof(dw_args)");
+  REFUSE(good_args, a.batch = 0, "batch", "0", "1 to 2");
+  REFUSE(good_args, a.batch = 3, "batch", "3", "1 to 2");
+  REFUSE(good_args, a.width = -1, "width", "-1", "0 to 9");
+  REFUSE(good_args, a.width = 10, "width", "10", "0 to 9");
+  REFUSE(good_args, a.total_q = 17, "total_q", "17", "batch x width");
+  REFUSE(good_args, a.total_q = 19, "total_q", "19", "0 to 18");
+  REFUSE(good_args, a.total_q = -1, "total_q", "-1", "0 to 18");
+  REFUSE(good_args, (a.qo_indptr = AT(0), a.total_q = 19), "total_q", "19", "0 to 18");
+  REFUSE(good_args, a.qo_indptr = AT(2), "qo_indptr", "2", "its type's alignment");
+  ACCEPT(good_args, a.width = 0);
+  ACCEPT(good_args, (a.width = 5, a.total_q = 10));
+  ACCEPT(good_args, (a.qo_indptr = AT(4), a.total_q = 7));
+  r.bounds.total_q = 10;
+  REFUSE(good_args, a.width = 9, "total_q", "18", "0 to 10");
+}
+
+static void vectors_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);
+  REFUSE(good_args, a.q = NULL, "q", "NULL", "a device pointer");
+  REFUSE(good_args, a.q = AT(8), "q", "8", "0 modulo 16");
+  REFUSE(good_args, a.q_head_stride = 575, "q_head_stride", "575", "576 to 2305843009213693951");
+  REFUSE(good_args, a.q_head_stride = 577, "q_head_stride", "577", "a multiple of 16 bytes");
+  REFUSE(good_args, a.q_row_stride = 575, "q_row_stride", "575", "576 to 2305843009213693951");
+  REFUSE(good_args, a.q_row_stride = 8 * 576 + 4, "q_row_stride", "4612", "a multiple of 16 bytes");
+  REFUSE(good_args, a.out = NULL, "out", "NULL", "a device pointer");
+  REFUSE(good_args, a.out = AT(2), "out", "2", "0 modulo 16");
+  REFUSE(good_args, a.out_head_stride = 511, "out_head_stride", "511", "512 to 2305843009213693951");
+  REFUSE(good_args, a.out_head_stride = 516, "out_head_stride", "516", "a multiple of 16 bytes");
+  REFUSE(good_args, a.out_row_stride = -512, "out_row_stride", "-512", "512 to 2305843009213693951");
+  REFUSE(good_args, a.out_row_stride = 8 * 512 + 2, "out_row_stride", "4098", "a multiple of 16 bytes");
+  REFUSE(good_args, a.lse = AT(2), "lse", "2", "its type's alignment");
+  REFUSE(good_args, a.lse_row_stride = 7, "lse_row_stride", "7", "8 to 2305843009213693951");
+  ACCEPT(good_args, (a.lse = NULL, a.lse_row_stride = 7));
+  ACCEPT(good_args, (a.q_row_stride = 8 * 576 + 8, a.out_row_stride = 8 * 512 + 8, a.lse_row_stride = 9));
+  rig wide = make_rig("mla:h=8,t=9,o=fp32", FEW);
+  r = wide;  // fp32: four elements are 16 bytes
+  ACCEPT(good_args, a.out_head_stride = 516);
+  REFUSE(good_args, a.out_head_stride = 514, "out_head_stride", "514", "a multiple of 16 bytes");
+}
+
+static void kv_is_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);
+  REFUSE(good_args, a.kv = NULL, "kv", "NULL", "a device pointer");
+  REFUSE(good_args, a.kv = AT(4), "kv", "4", "0 modulo 16");
+  REFUSE(good_args, a.kv_token_stride = 568, "kv_token_stride", "568", "576 to 2305843009213693951");
+  REFUSE(good_args, a.kv_token_stride = 580, "kv_token_stride", "580", "a multiple of 16 bytes");
+  REFUSE(good_args, a.kv_page_stride = 16 * 576 - 8, "kv_page_stride", "9208", "9216 to 2305843009213693951");
+  REFUSE(good_args, (a.kv_token_stride = 600, a.kv_page_stride = 16 * 576), "kv_page_stride", "9216",
+         "9600 to 2305843009213693951");
+  REFUSE(good_args, a.kv_page_stride = 16 * 576 + 1, "kv_page_stride", "9217", "a multiple of 16 bytes");
+  REFUSE(good_args, a.kv_len = NULL, "kv_len", "NULL", "a device pointer");
+  REFUSE(good_args, a.kv_len = AT(1), "kv_len", "1", "its type's alignment");
+  REFUSE(good_args, a.addressing = (dw_addressing)2, "addressing", "2", "0 to 1");
+  REFUSE(good_args, a.block_table = NULL, "block_table", "NULL", "a device pointer");
+  REFUSE(good_args, a.block_table = AT(2), "block_table", "2", "its type's alignment");
+  REFUSE(good_args, a.table_columns = 0, "table_columns", "0", "1 to 2147483647");
+  REFUSE(good_args, a.block_table_stride = 6, "block_table_stride", "6", "7 to 2305843009213693951");
+  REFUSE(good_args, (a.lengths_include_drafts = 0, a.draft_slots = memory), "draft_slots", "a pointer", "NULL");
+  REFUSE(csr_args, a.kv_indptr = NULL, "kv_indptr", "NULL", "a device pointer");
+  REFUSE(csr_args, a.kv_indptr = AT(2), "kv_indptr", "2", "its type's alignment");
+  REFUSE(csr_args, a.kv_indices = NULL, "kv_indices", "NULL", "a device pointer");
+  REFUSE(csr_args, (a.kv_indices = AT(4), a.index64 = 1), "kv_indices", "4", "its type's alignment");
+  REFUSE(csr_args, a.draft_slots = memory, "draft_slots", "a pointer", "NULL");
+  REFUSE(csr_args, (a.lengths_include_drafts = 0, a.draft_slots = AT(2)), "draft_slots", "2", "its type's alignment");
+  ACCEPT(csr_args, a.kv_indices = AT(4));
+  ACCEPT(csr_args, (a.lengths_include_drafts = 0, a.draft_slots = AT(8), a.index64 = 1));
+  ACCEPT(csr_args, (a.kv_token_stride = 640, a.kv_page_stride = 2 * 16 * 640));
+}
+
+static void masks_and_scalars_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig("mla:h=8,t=96", FEW);
+  r.bounds.batch = 2;
+  REFUSE(good_args, a.mask_kind = (dw_mask)3, "mask_kind", "3", "0 to 2");
+  REFUSE(good_args, a.mask_kind = DW_MASK_PARENTS, "mask", "NULL", "a device pointer");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = AT(2)), "mask", "2", "its type's alignment");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 2), "mask_row_stride", "2",
+         "3 to 2305843009213693951");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 3));
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 1, a.width = 32));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 1, a.width = 33), "mask_row_stride", "1",
+         "2 to 2305843009213693951");
+  REFUSE(good_args, a.softmax_scale = 0, "softmax_scale", "0", "a positive number");
+  REFUSE(good_args, a.softmax_scale = -1, "softmax_scale", "-1", "a positive number");
+  REFUSE(good_args, a.softmax_scale = __builtin_nanf(""), "softmax_scale", "nan", "a positive number");
+  REFUSE(good_args, a.softmax_scale = __builtin_inff(), "softmax_scale", "inf", "a positive number");
+}
+
+static void workspace_is_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);
+  char size[32];
+  snprintf(size, sizeof size, "%zu", r.plan.workspace_bytes - 1);
+  REFUSE(good_args, a.workspace = NULL, "workspace", "NULL", "a device pointer");
+  REFUSE(good_args, a.workspace = AT(16), "workspace", "16", "its type's alignment");
+  REFUSE(good_args, a.workspace_size--, "workspace_size", size, "dw_workspace_size() bytes or more");
+  rig none = make_rig(SHAPE, "family=reference");
+  r = none;
+  assert_int_equal(r.plan.workspace_bytes, 0);
+  ACCEPT(good_args, a.workspace = NULL);
+}
+
+static void promises_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW ",call=table");
+  ACCEPT(good_args, a.width = 3);
+  REFUSE(csr_args, a.index64 = 0, "addressing", "DW_CSR", "DW_BLOCK_TABLE");
+  REFUSE(good_args, a.lengths_include_drafts = 0, "lengths_include_drafts", "0", "1");
+  REFUSE(good_args, a.qo_indptr = AT(0), "qo_indptr", "a pointer", "NULL");
+}
+
+// ---- the rule table -------------------------------------------------------------------------------------------
+
+static int pick(uint64_t *seed, const int *list, size_t n) { return list[dw__random_below(seed, (int)n)]; }
+#define PICK(list) pick(seed, list, DW__COUNT(list))
+
+static dw_shape random_shape(uint64_t *seed) {
+  static const int pages[] = {1, 16, 32, 48, 64, 256},
+                   records[] = {576, 512, 320, 256, 192, 128, 288, 256, 96, 64, 640, 512, 64, 32};
+  static const int targets[] = {80, 86, 89, 90, 100, 103, 120, 121};
+  int record = 2 * dw__random_below(seed, (int)DW__COUNT(records) / 2);
+  dw_shape s = {
+    .attention = DW_MLA, .kv_heads = 1, .heads = 1 + dw__random_below(seed, 128), .width = 1 + dw__random_below(seed, 40)};
+  if (dw__random_below(seed, 8) == 0) s.width = 1 + dw__random_below(seed, 1025);
+  s.head_dim_qk = records[record];
+  s.head_dim_v = records[record + 1];
+  s.page = PICK(pages);
+  s.q = s.kv = (dw_dtype)dw__random_below(seed, 2);
+  s.out = (dw_dtype)dw__random_below(seed, 3);
+  s.target = PICK(targets);
+  s.limits = dw__random_below(seed, 2) ? 120 : 0;
+  return s;
+}
+
+static dw_bounds random_bounds(uint64_t *seed, const dw_shape *shape) {
+  dw_bounds b = {.size = sizeof b};
+  b.batch = 1 + dw__random_below(seed, 1 << dw__random_below(seed, 9));
+  b.kv_len = 1 + dw__random_below(seed, 1 << (4 + dw__random_below(seed, 21)));
+  b.sm_count = dw__random_below(seed, 4) ? dw__target_sm_count(shape->target) : 1 + dw__random_below(seed, 400);
+  b.call = (dw_call)dw__random_below(seed, 2);
+  if (dw__random_below(seed, 3) == 0) b.split_tokens = 16 << dw__random_below(seed, 12);
+  if (b.split_tokens && b.kv_len / b.split_tokens >= 65535) b.split_tokens *= 256;
+  return b;
+}
+
+static size_t up(size_t n) { return (n + 255) / 256 * 256; }
+
+static void check_plan(const dw_shape *s, const dw_variant *v, const dw_bounds *b, const dw__plan *plan) {
+  size_t rows = (size_t)s->width * (size_t)s->heads,
+         limit = s->limits == 120 || s->target / 10 == 12 || s->target < 90 ? 101376 : 232448;
+  const dw__plan_kernel *main_kernel = &plan->kernels[0], *combine = &plan->kernels[1];
+  if (s->target == 80 && !s->limits) limit = 166912;
+  assert_true(main_kernel->dynamic_shared <= limit);
+  assert_int_equal(main_kernel->dynamic_shared, dw_shared_bytes(s, v));
+  assert_int_equal(plan->count, 2);
+  assert_true(plan->groups >= 1 && plan->ranges >= 1);
+  if (v->family == DW_ROWSPLIT) {
+    assert_true((size_t)plan->groups * (size_t)v->n_tiles * 8 >= rows);
+    assert_true((size_t)(plan->groups - 1) * (size_t)v->n_tiles * 8 < rows);
+  } else {
+    assert_true((size_t)plan->groups * 4 >= rows);
+  }
+  assert_true(plan->all_ranges >= b->batch);
+  assert_int_equal(plan->all_ranges, plan->ranges * b->batch);
+  if (b->split_tokens) assert_true((long long)plan->ranges * b->split_tokens >= b->kv_len);
+  assert_int_equal(main_kernel->grid[0], plan->groups);
+  assert_int_equal(main_kernel->grid[1], plan->ranges);
+  assert_int_equal(main_kernel->grid[2], b->batch);
+  assert_true(main_kernel->grid[1] <= 65535 && main_kernel->grid[2] <= 65535);
+  size_t elements = (size_t)combine->grid[0] * combine->block * (v->combine == DW_COMBINE_MANY ? 1 : 8);
+  assert_true(elements >= rows * (size_t)s->head_dim_v && combine->grid[1] == (unsigned)b->batch);
+  size_t partial_rows = (size_t)plan->all_ranges * rows;
+  assert_int_equal(plan->partial_bytes, up(partial_rows * (size_t)s->head_dim_v * (v->family == DW_ROWSPLIT ? 2 : 4)));
+  assert_int_equal(plan->lse_bytes, up(partial_rows * 4));
+  size_t words = (size_t)b->batch * (size_t)s->width * (size_t)((s->width + 31) / 32);
+  assert_int_equal(plan->workspace_bytes, plan->partial_bytes + plan->lse_bytes + up(words * 4));
+  assert_true((size_t)plan->pack.grid[0] * plan->pack.block >= words);
+}
+
+static void every_choice_makes_a_plan(void **state) {
+  (void)state;
+  uint64_t seed_value = 7, *seed = &seed_value;
+  for (int i = 0; i < 20000; i++) {
+    dw_shape shape = random_shape(seed);
+    dw_bounds bounds = random_bounds(seed, &shape);
+    dw_variant variant, again;
+    dw__plan plan;
+    dw_error error = {0};
+    char text[DW_TEXT_MAX];
+    dw_shape_print(&shape, text, sizeof text);
+    if (dw_variant_choose(&shape, &bounds, &variant, &error)) fail_msg("%s: %s", text, error.message);
+    assert_int_equal(dw_variant_choose(&shape, &bounds, &again, NULL), DW_OK);
+    assert_memory_equal(&variant, &again, sizeof variant);
+    if (dw_variant_applicable(&shape, &variant, &error)) fail_msg("%s: %s", text, error.message);
+    assert_int_equal(variant.call, bounds.split_tokens ? DW_CALL_ANY : bounds.call);
+    if (dw__plan_make(&shape, &variant, &bounds, &plan, &error)) fail_msg("%s: %s", text, error.message);
+    check_plan(&shape, &variant, &bounds, &plan);
+  }
+}
+
+static bool is_listed(const dw_variant *list, size_t count, const dw_variant *variant) {
+  for (size_t i = 0; i < count; i++)
+    if (memcmp(&list[i], variant, sizeof *variant) == 0) return true;
+  return false;
+}
+
+// For AUTO splits on the boards, batches and lengths it walks: every choice is in the list, once, and applicable.
+static void enumerate_lists_choices(void **state) {
+  (void)state;
+  static const int boards[] = {48, 132, 170, 188};
+  uint64_t seed_value = 11, *seed = &seed_value;
+  for (int i = 0; i < 40; i++) {
+    dw_shape shape = random_shape(seed);
+    dw_variant list[256], variant;
+    size_t count = 0;
+    while (count < DW__COUNT(list) && dw_variant_enumerate(&shape, count, &variant) == DW_OK) {
+      assert_int_equal(dw_variant_applicable(&shape, &variant, NULL), DW_OK);
+      assert_false(is_listed(list, count, &variant));
+      list[count++] = variant;
+    }
+    assert_in_range(count, 1, DW__COUNT(list) - 1);
+    for (int k = 0; k < 60; k++) {
+      dw_bounds bounds = {.size = sizeof bounds, .sm_count = PICK(boards), .batch = 1 << dw__random_below(seed, 7)};
+      bounds.kv_len = 16 << 2 * dw__random_below(seed, 9);
+      assert_int_equal(dw_variant_choose(&shape, &bounds, &variant, NULL), DW_OK);
+      assert_true(is_listed(list, count, &variant));
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(bounds_are_refused),
+    cmocka_unit_test(table_kernels_split_by_auto),
+    cmocka_unit_test(variants_are_refused),
+    cmocka_unit_test(variants_out_of_range_are_refused),
+    cmocka_unit_test(rows_are_checked),
+    cmocka_unit_test(vectors_are_checked),
+    cmocka_unit_test(kv_is_checked),
+    cmocka_unit_test(masks_and_scalars_are_checked),
+    cmocka_unit_test(workspace_is_checked),
+    cmocka_unit_test(promises_are_checked),
+    cmocka_unit_test(every_choice_makes_a_plan),
+    cmocka_unit_test(enumerate_lists_choices),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
