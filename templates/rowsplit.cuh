@@ -260,7 +260,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int t = 0; t < NT; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.f;
     u32 a[AHEAD + 1][4];
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++) ldmatrix_x4(a[k], keys + k * 32);
+    for (int k = 0; k < AHEAD && k < K_STEPS; k++) ldmatrix_x4(a[k], keys + k * 32);
 #pragma unroll
     for (int k = 0; k < K_STEPS; k++) {
       if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
@@ -555,7 +555,7 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
   weights.wait_full(c.shared + BAR_WEIGHTS_FULL);
   u32 a[AHEAD + 1][4], b[NT][2];
 #pragma unroll
-  for (int m = 0; m < AHEAD; m++) ldmatrix_x4_trans(a[m], values + m * 32);
+  for (int m = 0; m < AHEAD && m < V_TILES; m++) ldmatrix_x4_trans(a[m], values + m * 32);
   load_weights<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES, b);
   const u32x4 flags = lds_u32x4(c.shared + RESCALE_FLAGS + weights.at * SOFTMAX_WARPS * 4);
   f32x2 factors[NT];  // of this lane's two rows of each tile
