@@ -173,10 +173,10 @@ static void a04_padded_request(void **state) {
   (void)state;
   static const int prefix[] = {70, 70, 70, 0};
   static const char *const variants[] = {FEW, MANY, FIVE, SPLIT, REFERENCE};
-  dw_shape shape = kt_shape("mla:h=16,t=4,qk=320,v=256");
+  dw_shape shape = kt_shape("mla:h=4,t=4,qk=320,v=256");
   for (int i = 0; i < COUNT(variants); i++)
     for (int mask = 0; mask < 3; mask++) {
-      const kt_kernel *kernel = kt_kernel_of("mla:h=16,t=4,qk=320,v=256", variants[i]);
+      const kt_kernel *kernel = kt_kernel_of("mla:h=4,t=4,qk=320,v=256", variants[i]);
       dw__problem_spec spec = kt_spec(&shape, 4, prefix, NULL);
       spec.mask_kind = (dw_mask)mask;
       dw__problem *problem = kt_problem(&spec);

@@ -32,7 +32,7 @@ static void same_bits_in_every_order(void **state) {
   dw_shape shape = kt_shape(SHAPE);
   for (int i = 0; i < COUNT(variants); i++) {
     const kt_kernel *kernel = kt_kernel_of(SHAPE, variants[i]);
-    dw__problem_spec spec = kt_spec(&shape, 5, prefixes, ragged);
+    dw__problem_spec spec = kt_spec(&shape, 4, prefixes, ragged);
     spec.mask_kind = (dw_mask)(i % 3);
     dw__problem *problem = kt_problem(&spec);
     dw_bounds bounds = kt_bounds(problem);
@@ -115,7 +115,7 @@ static void fixed_bits_do_not_depend_on_the_rows(void **state) {
 static void fixed_bits_do_not_depend_on_row_tiles(void **state) {
   (void)state;
   dw_shape shape = kt_shape(SHAPE);
-  dw__problem_spec spec = kt_spec(&shape, 8, prefixes, ragged);
+  dw__problem_spec spec = kt_spec(&shape, 5, prefixes, ragged);
   spec.mask_kind = DW_MASK_PARENTS;
   spec.q_scale = 3;
   dw__problem *problem = kt_problem(&spec);
