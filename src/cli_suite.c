@@ -129,7 +129,10 @@ static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, u
   dw_status status = dw_variant_choose(&c->check.shape, &bounds, &c->check.variant, error);
   if (which >= 10 && longest <= 5700) return cli_variant(plain[which - 10], &c->check.shape, NULL, &c->check.variant, error);
   dw_variant other;
-  if (which >= 0 && dw_variant_enumerate(&c->check.shape, (size_t)which, &other) == DW_OK) c->check.variant = other;
+  if (which >= 0 && dw_variant_enumerate(&c->check.shape, (size_t)which, &other) == DW_OK) {
+    c->check.variant = other;
+    c->check.variant.call = bounds.call;
+  }
   return status;
 }
 

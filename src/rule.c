@@ -123,16 +123,17 @@ typedef struct load {
   double tiles_per_sm;
 } load;
 
-static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
-  load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles = ceil_div(bounds->kv_len, 16)};
-  l.tiles_per_sm = (double)l.tiles * bounds->batch / bounds->sm_count;
-  return l;
-}
-
 #define SHORT_LOAD 1.5   // below: latency decides; small CTAs, few tiles each
 #define MEDIUM_LOAD 3.5  // below: three tiles of rows a CTA
 #define LONG_LOAD \
   8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
+
+static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
+  load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles = ceil_div(bounds->kv_len, 16)};
+  // FIXED: one choice for every length and batch, so that a request has the same bits in all of them.
+  l.tiles_per_sm = bounds->split_tokens ? LONG_LOAD : (double)l.tiles * bounds->batch / bounds->sm_count;
+  return l;
+}
 
 static int choose_n_tiles(const load *l) {
   const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : 5;

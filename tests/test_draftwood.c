@@ -51,7 +51,7 @@ static void write_text(const char *name, const char *text) {
 #define DECLARE_call "param.string"
 static const char declarations[] =
   "@ for _, name in ipairs{'attention', 'q', 'kv', 'out'} do param.string(name) end\n"
-  "@ for _, name in ipairs{'heads', 'kv_heads', 'width', 'head_dim_qk', 'head_dim_v', 'page', 'target', 'limits'} do "
+  "@ for _, name in ipairs{'heads', 'kv_heads', 'width', 'head_dim_qk', 'head_dim_v', 'page', 'target', 'limits', 'shared_bytes'} do "
   "param.int(name) end\n"
 #define DW_PARAM(name, kind, least, most, normal, help) "@ " DECLARE_##kind "('" #name "')\n"
 #include "draftwood_variant.def"

@@ -360,7 +360,7 @@ static void variant_text_is_as_documented(void **state) {
   (void)state;
   dw_variant variant;
   char text[DW_TEXT_MAX];
-  const char *example = "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=72,checked=0";
+  const char *example = "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=72,call=any,checked=0";
   const char *other_order = "checked=0,combine_splits=72,combine=many,setmaxnreg=1,n_tiles=5,family=rowsplit";
   assert_int_equal(dw_variant_parse(other_order, &variant, NULL), DW_OK);
   assert_int_equal(variant.family, DW_ROWSPLIT);
