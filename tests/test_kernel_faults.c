@@ -1,0 +1,268 @@
+// Kernels broken on purpose, one exact change of a template's text each: a small set of problems has to find every one of them. A
+// text that is no longer there fails the test, so that the list keeps up with the templates.
+// test_kernel_faults [NAME]
+#include "kernel_tests.h"
+
+#include <dirent.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ROWSPLIT "rowsplit.cuh"
+#define REQUEST "request.cuh"
+#define COMBINE "combine.cuh"
+
+typedef struct fault {
+  const char *name, *file, *text, *replacement;
+} fault;
+
+static const fault faults[] = {
+  // Barriers and waits.
+  {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
+  {"no_wait_for_scores", ROWSPLIT, "    scores.wait_full(c.shared + BAR_SCORES_FULL);\n", ""},
+  {"no_wait_for_weights", ROWSPLIT, "  weights.wait_full(c.shared + BAR_WEIGHTS_FULL);\n", ""},
+  {"no_wait_for_a_free_slot", ROWSPLIT, "    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
+  {"no_wait_for_a_free_slot_wide", ROWSPLIT, "      if (tile) load.wait_empty(c.shared + BAR_EMPTY);\n", ""},
+  {"no_wait_for_free_scores", ROWSPLIT, "    if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);\n", ""},
+  {"no_wait_for_free_weights", ROWSPLIT, "    if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);\n",
+   ""},
+  {"wrong_phase", ROWSPLIT, "{ mbarrier_wait(bars + at * 8, parity); }", "{ mbarrier_wait(bars + at * 8, parity ^ 1); }"},
+  {"no_cta_barrier", ROWSPLIT, "    barrier_sync(0, THREADS);\n    query_fragments", "    query_fragments"},
+  {"no_barrier_before_the_store", ROWSPLIT,
+   "grid_dependents_launch();\n  barrier_sync(NAMED_FINAL, SOFTMAX_WARPS * 32 + OUTPUT_THREADS);\n",
+   "grid_dependents_launch();\n"},
+  {"no_barrier_between_poison_flags", ROWSPLIT, "      barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);\n", ""},
+  {"poison_flags_without_turns", ROWSPLIT, "POISON_FLAGS + (tile & 1) * 8;", "POISON_FLAGS;"},
+  {"no_warp_sync_in_the_store", ROWSPLIT, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
+  {"no_fence_after_cleaning", ROWSPLIT, "  fence_proxy_async();  // the slot's next load comes",
+   "  // the slot's next load comes"},
+  {"wrong_byte_count", ROWSPLIT, "mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES)",
+   "mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES - 16)"},
+  {"flags_never_written", ROWSPLIT,
+   "    if (lane_id() == 0) sts_u32(c.shared + RESCALE_FLAGS + (weights.at * SOFTMAX_WARPS + warp) * 4, grow_x | grow_y);\n",
+   ""},
+  {"merge_does_not_wait_for_the_grid", COMBINE,
+   "  grid_dependents_launch();\n  grid_dependency_wait();\n  if (row >= r.rows()) return;\n"
+   "  float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};\n"
+   "#pragma unroll 1\n  for (int s0 = 0; s0 < x.ranges; s0 += RANGES)",
+   "  float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};\n  if (row >= r.rows()) return;\n"
+   "  for (int s0 = 0; s0 < x.ranges; s0 += RANGES)"},
+  // Addresses.
+  {"wrong_page", REQUEST, "const int column = t / PAGE;", "const int column = (t + 1) / PAGE;"},
+  {"wrong_token_in_page", REQUEST, "(table ? t : entry) % PAGE", "(table ? t + 1 : entry) % PAGE"},
+  {"draft_slots_of_the_first_request", REQUEST, "draft ? r.first_row + (t - r.prefix)", "draft ? (t - r.prefix)"},
+  {"page_address_of_32_bits", REQUEST, "(page * p.kv_page_stride + in_page", "(page * (int)p.kv_page_stride + in_page"},
+  {"slot_address_of_32_bits", REQUEST, "entry * p.kv_page_stride * 2", "entry * (int)p.kv_page_stride * 2"},
+  {"no_safe_token", ROWSPLIT, "  if (token >= c.request.total) entry = l.safe_entry, token = l.safe_token;\n", ""},
+  {"table_by_row", REQUEST, "p.block_table + r.index * p.block_table_stride",
+   "p.block_table + r.first_row * p.block_table_stride"},
+  {"rows_of_the_next_group_written", ROWSPLIT, "if (row < c.rows) stg_cg_v4", "stg_cg_v4"},
+  // Masks.
+  {"mask_off_by_one", REQUEST, "last >= 31 ? ~0u : (2u << last) - 1;", "last >= 31 ? ~0u : (1u << last) - 1;"},
+  {"mask_one_too_many", REQUEST, "const int last = node - base;", "const int last = node - base + 1;"},
+  {"prefix_edge_off_by_one", REQUEST, "return drafts << -column | ((1u << -column) - 1);",
+   "return drafts << -column | ((1u << -column) - 1) >> 1;"},
+  {"root_never_seen", "pack_mask.cuh", "at = parent < at ? parent : -1;", "at = parent < at && parent ? parent : -1;"},
+  {"dead_rows_ignored", REQUEST, "  if (p.mask_kind != DW_P_MASK_PARENTS) return false;\n", "  return false;\n"},
+  {"absent_drafts_seen", REQUEST, "r.total - r.prefix - base;", "r.nodes - base;"},
+  {"first_tile_of_drafts_not_masked", ROWSPLIT, "const bool drafts = t0 + TILE > c.request.prefix;",
+   "const bool drafts = t0 + 1 > c.request.prefix;"},
+  // Numbers.
+  {"output_never_rescaled", ROWSPLIT, "  if (!first && (flags.x", "  if (false && (flags.x"},
+  {"sums_never_rescaled", ROWSPLIT, "    x.sum[i] *= factor;\n", ""},
+  {"lse_always_base_2", REQUEST, "lse_base2 * p.lse_factor", "lse_base2"},
+  {"poison_not_cleaned", ROWSPLIT, "      if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);\n", ""},
+  {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
+  {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
+  {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
+};
+
+// ---- a broken copy of the templates ---------------------------------------------------------------------------
+
+static char folder[64];
+
+static char *read_text(const char *name) {
+  static char *data;
+  static size_t size;
+  char path[512];
+  snprintf(path, sizeof path, TEST_SOURCE_DIR "/templates/%s", name);
+  if (dw__file_read(path, &data, &size, NULL)) fail_msg("%s cannot be read", path);
+  return data;
+}
+
+static void write_text(const char *name, const char *text, const char *instead_of, const char *with) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  const char *at = instead_of ? strstr(text, instead_of) : NULL;
+  if (at) fprintf(file, "%.*s%s%s", (int)(at - text), text, with, at + strlen(instead_of));
+  else fputs(text, file);
+  assert_int_equal(fclose(file), 0);
+}
+
+static void each_template(void (*act)(const char *name, const fault *f), const fault *f) {
+  DIR *dir = opendir(TEST_SOURCE_DIR "/templates");
+  assert_non_null(dir);
+  for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
+    if (entry->d_name[0] != '.') act(entry->d_name, f);
+  closedir(dir);
+}
+
+static void copy_one(const char *name, const fault *f) {
+  char *text = read_text(name);
+  bool here = strcmp(name, f->file) == 0;
+  if (here && !strstr(text, f->text)) fail_msg("%s no longer has the text:\n%s", f->file, f->text);
+  if (here && strstr(strstr(text, f->text) + 1, f->text)) fail_msg("%s has more than once:\n%s", f->file, f->text);
+  write_text(name, text, here ? f->text : NULL, f->replacement);
+  dw__release(text);
+}
+
+static void remove_one(const char *name, const fault *f) {
+  (void)f;
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  unlink(path);
+}
+
+// ---- problems that find faults --------------------------------------------------------------------------------
+
+#define SHAPE "mla:h=8,t=9,qk=320,v=256"
+
+enum { PREFIX_ONLY = 1, POISON = 2, FAR = 4, SHORT = 8 };  // what is special
+
+typedef struct trial {
+  const char *shape, *variant;
+  int prefix[3], rows[3];  // rows 0: the width each
+  dw_mask mask;
+  dw_addressing addressing;
+  int sms, split_tokens, special;
+} trial;
+
+#define R1 "family=rowsplit,n_tiles=1,combine=few,combine_splits=2"
+#define R2 "family=rowsplit,n_tiles=2,combine=few,combine_splits=2"
+#define R3 "family=rowsplit,n_tiles=3,combine=few,combine_splits=8"
+#define R5 "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
+#define PARENTS DW_MASK_PARENTS, DW_BLOCK_TABLE
+#define CHAIN DW_MASK_NONE, DW_BLOCK_TABLE
+#define CHAIN_CSR DW_MASK_NONE, DW_CSR
+static const trial trials[] = {
+  {SHAPE ",page=16", R2, {250, 37, 64}, {9, 4, 7}, PARENTS, 9, 0, 0},
+  {SHAPE, R5, {250, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 64, PREFIX_ONLY},
+  {SHAPE, R3, {300, 250, 20}, {0}, CHAIN, 1, 0, SHORT},
+  {"mla:h=2,t=64,qk=192,v=128", R2, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, PARENTS, 1, 0, 0},
+  {"mla:h=2,t=4", R1, {40, 9, 0}, {0}, CHAIN_CSR, 1, 0, FAR},
+  {"mla:h=2,t=4,page=16", R1, {40, 9, 0}, {0}, CHAIN_CSR, 1, 0, FAR},
+};
+
+// The pool moved up by so many slots that products of 32 bits do not reach it.
+enum { FAR_SLOTS = 1 << 22 };
+typedef struct far_pool {
+  char *memory;
+  size_t size;
+} far_pool;
+static far_pool move_far(dw__problem *problem) {
+  size_t before = (size_t)FAR_SLOTS * (size_t)problem->spec.shape.head_dim_qk * 2;
+  far_pool far = {.size = before + problem->kv_bytes};
+  far.memory = mmap(NULL, far.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  assert_true(far.memory != MAP_FAILED);
+  memcpy(far.memory + before, problem->args.kv, problem->kv_bytes);
+  problem->args.kv = far.memory;
+  problem->kv_bytes = far.size;
+  int32_t *slots = (int32_t *)(uintptr_t)problem->args.kv_indices;
+  for (int i = 0; i < problem->args.kv_indptr[problem->args.batch]; i++) slots[i] += FAR_SLOTS;
+  return far;
+}
+
+// Two drafts of the first request that none of its nodes sees.
+static void hide_poison(dw__problem *problem) {
+  static const int drafts[] = {3, 30};
+  for (int i = 0; i < 2; i++)
+    for (int node = 0; node < problem->rows[0]; node++) kt_see(problem, 0, node, drafts[i], false);
+  kt_solve(problem);
+  for (int i = 0; i < 2; i++) kt_fill_token(problem, 0, problem->prefix[0] + drafts[i], i ? NAN : INFINITY);
+}
+
+static dw__problem *trial_problem(const trial *t, far_pool *far) {
+  dw_shape shape = kt_shape(t->shape);
+  dw__problem_spec spec = kt_spec(&shape, 3, t->prefix, t->rows[0] ? t->rows : NULL);
+  spec.mask_kind = t->mask;
+  spec.addressing = t->addressing;
+  spec.lengths_include_drafts = !(t->special & PREFIX_ONLY);
+  spec.draft_slots = !spec.lengths_include_drafts;
+  spec.dead_nodes = 1;
+  spec.lse_base_e = 1;
+  dw__problem *problem = kt_problem(&spec);
+  // Scores that rise, so that maxima move.
+  for (int b = 0; b < 3; b++)
+    for (int token = 0; token < t->prefix[b]; token++) kt_scale_token(problem, b, token, 0.1 + token * 0.004);
+  if (t->special & SHORT) kt_lengths(problem)[2] = 5;
+  kt_solve(problem);
+  if (t->special & POISON) hide_poison(problem);
+  if (t->special & FAR) *far = move_far(problem);
+  return problem;
+}
+
+// In each order of warps: a fault of the run, a wrong row, or other bits.
+static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error) {
+  far_pool far = {0};
+  dw__problem *problem = trial_problem(t, &far);
+  dw_bounds bounds = kt_bounds(problem);
+  bounds.sm_count = t->sms;
+  bounds.split_tokens = t->split_tokens;
+  bool found = false;
+  for (int run = 0; run < 5 && !found; run++) {
+    dw_host_order order = run == 0 ? DW_HOST_FORWARD : run == 1 ? DW_HOST_REVERSE : DW_HOST_RANDOM;
+    found = dw__host_kernel_run(kernel->host, &bounds, problem, order, (uint64_t)run, error) || kt_judge(problem, error);
+  }
+  if (far.memory) munmap(far.memory, far.size);
+  dw__problem_free(problem);
+  return found;
+}
+
+static bool find(const char *templates, dw_error *error) {
+  for (size_t i = 0; i < DW__COUNT(trials); i++) {
+    dw_shape shape = kt_shape(trials[i].shape);
+    dw_variant variant = kt_variant(trials[i].variant);
+    kt_kernel *kernel = kt_kernel_from(templates, &shape, &variant, error);
+    if (!kernel) kt_fail("build", error);
+    bool found = trial_finds(&trials[i], kernel, error);
+    kt_kernel_free(kernel);
+    if (found) return true;
+  }
+  return false;
+}
+
+static void check_fault(void **state) {
+  const fault *f = *state;
+  dw_error error = {0};
+  strcpy(folder, "/tmp/draftwood-faults-XXXXXX");
+  assert_non_null(mkdtemp(folder));
+  each_template(copy_one, f);
+  kt_note("%s", f->name);
+  bool found = find(folder, &error);
+  each_template(remove_one, f);
+  rmdir(folder);
+  if (!found) fail_msg("nothing finds it");
+  print_message("  %.160s\n", error.message);
+  dw_error_clear(&error);
+}
+
+// The same problems on the templates as they are find nothing.
+static void no_fault(void **state) {
+  (void)state;
+  dw_error error = {0};
+  kt_note("templates as they are");
+  if (find(TEST_SOURCE_DIR "/templates", &error)) kt_fail("found", &error);
+}
+
+int main(int argc, char **argv) {
+  static struct CMUnitTest tests[DW__COUNT(faults) + 1];
+  for (size_t i = 0; i < DW__COUNT(faults); i++)
+    tests[i] =
+      (struct CMUnitTest){.name = faults[i].name, .test_func = check_fault, .initial_state = (void *)(uintptr_t)&faults[i]};
+  tests[DW__COUNT(faults)] = (struct CMUnitTest)cmocka_unit_test(no_fault);
+  if (kt_skip()) return 77;
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
+  return cmocka_run_group_tests(tests, kt_setup, kt_teardown);
+}
