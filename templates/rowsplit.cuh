@@ -57,11 +57,9 @@ constexpr int BARRIERS_END = BAR_SCORES_EMPTY + SCORE_BUFFERS * 8;
 constexpr int SHARED_BYTES = (BARRIERS_END + 15) / 16 * 16;
 static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives in the ring");
 
-// Named barriers. (Not 0, which the compiler takes for one that all threads wait at.)
+// Named barriers; 0 is the whole CTA's.
 constexpr u32 NAMED_FINAL = 1;    // softmax and output warps: sums are final, the ring is free
 constexpr u32 NAMED_POISON = 2;   // softmax warps
-constexpr u32 NAMED_READY = 4;    // loaders to all: the mbarriers are ready
-constexpr u32 NAMED_LOADERS = 3;  // first softmax warp to loader warps: the mbarriers are ready
 
 // Whose turn it is among N slots or buffers used in rotation. The k-th use of one completes phase k of its full barrier and of its
 // empty barrier, and waiters look at the parity. A writer waits for the phase before its own to be emptied, from the second use on.
@@ -106,6 +104,12 @@ DEV void init_barriers(smem_addr shared) {  // one lane each
   fence_proxy_async();
 }
 
+// The mbarriers are ready for all roles; then results of earlier kernels may be read.
+DEV void role_begin(const dw_params &p) {
+  barrier_sync(0, THREADS);
+  if (p.dependent) grid_dependency_wait();
+}
+
 // ---- loader: table entries -> one bulk copy per token ---------------------------------------------------------
 // A loader warp owns TILE / LOADERS tokens of every tile. Its lanes hold the table entries of the next ENTRY_TILES tiles, one
 // (tile, token) a lane, read that many tiles ahead.
@@ -134,14 +138,12 @@ DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, 
   l.safe_token = tiles.first * TILE;
   l.safe_entry = by_table(p) || l.safe_token < r.total ? kv_entry(p, r, l.safe_token) : 0;
 }
-// Starts the ring as soon as its own loads allow, ahead of the other roles, who meet the mbarriers at the CTA's barrier.
+// What is left to know before the ring can be filled.
 DEV void loader_begin(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
-  barrier_sync(NAMED_LOADERS, LOADERS * 32 + 32);
-  barrier_arrive(NAMED_READY, THREADS);
   const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
   if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
   l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
-  if (p.dependent) grid_dependency_wait();
+  role_begin(p);
 }
 DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring) {
   const int lane = lane_id(), slot = ring.at;
@@ -249,20 +251,16 @@ DEV void score_store(smem_addr buffer, const float (&s)[NT][4]) {
   }
 }
 
-// Few rows: two chains of products, each half as long, since a product waits some 33 clocks for the one before it.
 template <int NT>
 DEV void score_loop(const Cta &c, const Query<NT> &q) {
-  constexpr int CHAINS = NT <= 3 ? 2 : 1;
   Turn<SLOTS> ring;
   Turn<SCORE_BUFFERS> scores;
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const smem_addr keys = key_fragment(c, ring.at);
     ring.wait_full(c.shared + BAR_FULL);
-    float s[CHAINS][NT][4];
+    float s[NT][4];
 #pragma unroll
-    for (int n = 0; n < CHAINS; n++)
-#pragma unroll
-      for (int t = 0; t < NT; t++) s[n][t][0] = s[n][t][1] = s[n][t][2] = s[n][t][3] = 0.f;
+    for (int t = 0; t < NT; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.f;
     u32 a[AHEAD + 1][4];
 #pragma unroll
     for (int k = 0; k < AHEAD && k < K_STEPS; k++) ldmatrix_x4(a[k], keys + k * 32);
@@ -270,14 +268,10 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int k = 0; k < K_STEPS; k++) {
       if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
 #pragma unroll
-      for (int t = 0; t < NT; t++) mma_kv(s[k % CHAINS][t], a[k % (AHEAD + 1)], q.b[k][t]);
+      for (int t = 0; t < NT; t++) mma_kv(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
     }
-#pragma unroll
-    for (int t = 0; t < NT && CHAINS == 2; t++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) s[0][t][i] += s[CHAINS - 1][t][i];
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
-    score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES, s[0]);
+    score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES, s);
     scores.arrive(c.shared + BAR_SCORES_FULL);
     ring.next();
     scores.next();
@@ -375,8 +369,8 @@ DEV float softmax_grow(SoftmaxRow<L, T> &x) {
   float max = largest(x.s);
 #pragma unroll
   for (u32 d = 1; d < L; d <<= 1) max = fmaxf(max, shuffle_xor(max, d));
-  if (!(max > x.max)) return 1.f;
-  const float factor = exp2_approx(x.max - max);
+  max = fmaxf(max, x.max);
+  const float factor = max == x.max ? 1.f : exp2_approx(x.max - max);
   x.max = max;
 #pragma unroll
   for (int i = 0; i < T; i++) {
@@ -659,12 +653,6 @@ DEV int group_tiles(const dw_params &p, const Request &r, int g, int *first) {
   return each + (g < more);
 }
 
-// The loaders have made the mbarriers ready and run ahead; then results of earlier kernels may be read.
-DEV void role_begin(const dw_params &p) {
-  barrier_sync(NAMED_READY, THREADS);
-  if (p.dependent) grid_dependency_wait();
-}
-
 template <int NT>
 DEV void run_cta(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
   if (warp_id() < SCORE_WARPS) {
@@ -672,7 +660,7 @@ DEV void run_cta(const dw_params &p, const Cta &c, const Work &guess, Loader &l)
     Query<NT> q;
     if (p.dependent) grid_dependency_wait();
     query_request<NT>(p, c, q);
-    barrier_sync(NAMED_READY, THREADS);
+    barrier_sync(0, THREADS);
     query_fragments<NT>(q);
     score_loop<NT>(c, q);
   } else if (warp_id() < FIRST_SOFTMAX_WARP) {
@@ -682,10 +670,7 @@ DEV void run_cta(const dw_params &p, const Cta &c, const Work &guess, Loader &l)
     output_role<NT>(p, c, l);
   } else if (warp_id() < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
     if (SETMAXNREG) registers_dec<72>();
-    if (warp_id() == FIRST_SOFTMAX_WARP) {
-      init_barriers(c.shared);
-      barrier_arrive(NAMED_LOADERS, LOADERS * 32 + 32);
-    }
+    if (warp_id() == FIRST_SOFTMAX_WARP) init_barriers(c.shared);
     if (lane_id() == 0) sts_u32(c.shared + POISON_FLAGS + (warp_id() - FIRST_SOFTMAX_WARP) * 4, 0);
     role_begin(p);
     softmax_loop<NT>(p, c);
