@@ -147,7 +147,16 @@ def legend(names, colors, y):
     return parts
 
 
+def with_lines(rows):
+    """The rows of batches and page sizes that have more than one prefix: a single point makes no plot."""
+    prefixes = {}
+    for r in rows:
+        prefixes.setdefault((r["page"], r["batch"]), set()).add(r["prefix"])
+    return [r for r in rows if len(prefixes[r["page"], r["batch"]]) > 1]
+
+
 def draw(rows, args):
+    rows = with_lines(rows)
     pages, batches = sorted({r["page"] for r in rows}), sorted({r["batch"] for r in rows})
     names = sorted({series_name(r) for r in rows}, key=lambda n: (not n.startswith("draftwood"), n))
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}

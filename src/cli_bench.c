@@ -590,12 +590,15 @@ static void close_all(bench *b) {
   dw__gpu_close(b->gpu);
 }
 
+// For the records: the command as it was given, without the folders of this machine.
 static void note_command(bench *b, int argc, char **argv) {
   time_t now = time(NULL);
   struct tm utc;
   size_t used = (size_t)snprintf(b->command, sizeof b->command, "draftwood");
-  for (int i = 0; i < argc && used < sizeof b->command; i++)
-    used += (size_t)snprintf(b->command + used, sizeof b->command - used, strpbrk(argv[i], " ;*?$") ? " '%s'" : " %s", argv[i]);
+  for (int i = 0; i < argc && used < sizeof b->command; i++) {
+    const char *folder = argv[i][0] == '/' ? strrchr(argv[i], '/') : NULL, *text = folder ? folder + 1 : argv[i];
+    used += (size_t)snprintf(b->command + used, sizeof b->command - used, strpbrk(text, " ;*?$") ? " '%s'" : " %s", text);
+  }
   strftime(b->date, sizeof b->date, "%Y-%m-%d", gmtime_r(&now, &utc));
 }
 

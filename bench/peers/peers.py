@@ -21,6 +21,7 @@ import json
 import math
 import os
 import statistics
+import subprocess
 import sys
 
 import header
@@ -281,12 +282,26 @@ def quantile(values, q):
     return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
+def command_line():
+    """The command as it was given, without the folders of this machine."""
+    return " ".join(["bench/peers/peers.py"] + [os.path.basename(a) if a.startswith("/") else a for a in sys.argv[1:]])
+
+
+def driver_version():
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return ""
+
+
 def row_of(p, implementation, samples, error, shape):
     us = statistics.median(samples)
     flops = 2 * p.batch * p.width * p.heads * p.prefix * (QK + V)
     floor = max(p.kv_bytes / READ_GBS * 1e-3, flops / MMA_TFLOPS * 1e-6)
     return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "board": torch.cuda.get_device_name(),
-            "driver": "", "nvrtc": "", "commit": os.environ.get("DRAFTWOOD_COMMIT", "unknown"), "command": " ".join(sys.argv),
+            "driver": driver_version(), "nvrtc": "", "commit": os.environ.get("DRAFTWOOD_COMMIT", "unknown"),
+            "command": command_line(),
             "impl": implementation.name, "shape": shape, "target": "", "variant": "", "batch": p.batch, "prefix": p.prefix,
             "page": p.page, "mask": implementation.mask, "l2": "cold", "graph": p.calls, "us": us,
             "us_p10": quantile(samples, 0.1), "us_p90": quantile(samples, 0.9), "kv_gbs": p.kv_bytes / us * 1e-3,

@@ -77,7 +77,7 @@ set_up_nvrtc() {
   if [ "$way" != pypi ]; then folder=$(toolkit_nvrtc) || true; fi
   if [ "$way" = toolkit ] && [ -z "$folder" ]; then die "no CUDA toolkit of 12.9 or newer found"; fi
   if [ -z "$folder" ]; then
-    pip_install "$nvrtc_pypi" tools/nvrtc.txt
+    pip_install "$nvrtc_pypi" .ci/nvrtc.txt
     folder=$PWD/$nvrtc_pypi/nvidia/cu13/lib
     ln -sfn nvrtc/nvidia build/nvidia  # where a library in build/release looks by itself
   fi
