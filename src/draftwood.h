@@ -280,7 +280,8 @@ DW_API dw_status dw_args_check(const dw_kernel *kernel, const dw_args *args, dw_
 // Enqueues the call on `stream` (a CUstream). Never compiles, allocates, synchronises, reads a file or takes a lock; safe
 // during capture. Lengths, tables, masks and contents may change between replays.
 DW_API dw_status dw_launch(const dw_kernel *kernel, const dw_args *args, void *stream, dw_error *error);
-// Packs a mask of any kind to BITS, once for all layers of a step: args->mask -> bits [total_q, bits_row_stride].
+// Packs a mask of any kind to BITS, once for all layers of a step: args->mask -> bits [total_q, bits_row_stride] words.
+// A dead node (parent -2) becomes a row of zeros: handed back as BITS it sees the prefix and no draft, itself included.
 DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint32_t *bits, int64_t bits_row_stride,
                               void *stream, dw_error *error);
 

@@ -29,7 +29,7 @@ constexpr int RECORD_BYTES = QK * 2;                 // a token's record in glob
 constexpr int TOKEN_STRIDE = RECORD_BYTES + 16;      // in a slot: 16 more than a multiple of 32, so ldmatrix has no conflicts
 constexpr int SLOT_BYTES = TILE * TOKEN_STRIDE;
 constexpr int SCORE_BUFFERS = 2, WEIGHT_BUFFERS = 3; // so that a slow tile of one role does not stop the others at once
-constexpr int SCORE_BYTES = SCORE_WARPS * 8 * N_TILES * 64;   // a buffer: [score warp][row][16] f32, see score_row
+constexpr int SCORE_BYTES = SCORE_WARPS * 8 * N_TILES * 64;   // a buffer: [score warp][row][16] f32, see score_chunk
 constexpr int WEIGHT_BYTES = 8 * N_TILES * 32;                // a buffer: [row][16] 16-bit, see weight_place
 constexpr int OUT_STRIDE = V * 2 + 16;               // a query row of finished output, staged in the ring
 constexpr int K_STEPS = QK / 16 / SCORE_WARPS;       // of one score warp
