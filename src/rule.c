@@ -62,9 +62,11 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (s->kv_heads != 1) return no(e, "hk", s->kv_heads, "1", "rowsplit serves MLA");
   const int shared = (int)rowsplit_shared(s, v), limit = shared_limit(s);
   if (shared > limit) {
-    char allowed[64];
-    snprintf(allowed, sizeof allowed, "up to %d bytes of shared memory", limit);
-    return no(e, "n_tiles", shared, allowed, "the ring and the scores of this many rows do not fit a block");
+    char found[64], allowed[64];
+    snprintf(found, sizeof found, "%d (%d bytes of shared memory)", v->n_tiles, shared);
+    snprintf(allowed, sizeof allowed, "up to %d bytes", limit);
+    return dw__fail(e, DW_NOT_APPLICABLE, "n_tiles", found, allowed,
+                    "the ring and the scores of this many rows do not fit a block");
   }
   if (v->setmaxnreg && (s->target == 100 || s->target == 103 || s->target < 90))
     return no(e, "setmaxnreg", 1, "0", "not proved on this target");
@@ -79,7 +81,8 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
 #undef DW_PARAM
   if (s->attention != DW_MLA)
     return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "no kernel family serves GQA yet");
-  if (s->q == DW_F32 || s->kv == DW_F32) return no(e, "q", 32, "bf16 or fp16", "q and KV are 16-bit");
+  if (s->q == DW_F32 || s->kv == DW_F32)
+    return dw__fail(e, DW_NOT_APPLICABLE, s->q == DW_F32 ? "q" : "kv", "fp32", "bf16 or fp16", "q and KV are 16-bit");
   if (s->q != s->kv)
     return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
                     "q and KV meet in one matrix instruction");
@@ -87,7 +90,9 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (s->head_dim_v % 32) return no(e, "v", s->head_dim_v, "a multiple of 32", "a warp shares a row");
   if (v->checked) return no(e, "checked", v->checked, "0", "checked builds are not there yet");
   if (v->family == DW_REFERENCE) {
-    if (v->combine != DW_COMBINE_NONE) return no(e, "combine", v->combine, "none", "reference does not split the KV");
+    if (v->combine != DW_COMBINE_NONE)
+      return dw__fail(e, DW_NOT_APPLICABLE, "combine", v->combine == DW_COMBINE_FEW ? "few" : "many", "none",
+                      "reference does not split the KV");
   } else {
     if (v->combine == DW_COMBINE_NONE)
       return dw__fail(e, DW_NOT_APPLICABLE, "combine", "none", "few or many", "partial results have to be merged");
