@@ -416,6 +416,23 @@ static void a08_one_bad_element(void **state) {
       }
 }
 
+// Hidden in the first tiles of a range so long that their slots are loaded again.
+static void a08_poison_in_slots_used_again(void **state) {
+  (void)state;
+  for (int i = 0; i < COUNT(tree_variants); i++) {
+    dw__problem *problem = with_bits("mla:h=2,t=128,qk=192,v=128", 3);
+    for (int node = 0; node < 128; node++) kt_see(problem, 0, node, 5, false), kt_see(problem, 0, node, 40, false);
+    kt_solve(problem);
+    kt_fill_token(problem, 0, 3 + 5, NAN);
+    kt_fill_token(problem, 0, 3 + 40, INFINITY);
+    dw_bounds bounds = fixed(problem, 1024);
+    kt_note("%s", tree_variants[i]);
+    kt_run(kt_kernel_of("mla:h=2,t=128,qk=192,v=128", tree_variants[i]), &bounds, problem, DW_HOST_FORWARD, 1);
+    kt_check(problem);
+    dw__problem_free(problem);
+  }
+}
+
 // A chain without a mask: poison in drafts from `first` on reaches none of the rows before.
 static void a24_drafts_do_not_see_the_future(void **state) {
   (void)state;
@@ -983,6 +1000,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a21_siblings_below_the_diagonal),
     cmocka_unit_test(a08_poison_out_of_sight),
     cmocka_unit_test(a08_one_bad_element),
+    cmocka_unit_test(a08_poison_in_slots_used_again),
     cmocka_unit_test(a24_drafts_do_not_see_the_future),
     cmocka_unit_test(a24_dead_nodes_and_poisoned_prefix),
     cmocka_unit_test(large_scores),
