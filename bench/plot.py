@@ -187,7 +187,7 @@ def print_table(rows):
         here = [r for r in rows if (r["batch"], r["page"], r["prefix"]) == (batch, page, prefix)]
         best = {name: points[prefix]["us"] for name, points in best_points(here).items()}
         floor = here[-1]["floor_us"]
-        own = min([us for name, us in best.items() if name.startswith("draftwood")], default=None)
+        own = best.get("draftwood")
         cells = [f"{best[n]:.1f}" if n in best else "" for n in names]
         ratio = f"{own / floor:.2f}" if own and floor else ""
         print(f"| {batch} | {page} | {prefix} | {floor:.1f} | " + " | ".join(cells) + f" | {ratio} |")

@@ -680,7 +680,7 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
      "these variants in turns (default: the rule table's choice)"},
     {"sweep", NULL, CLI_FLAG, &want.sweep, 0, 0, "every variant that the rule table knows"},
     {"slots", "N,...", CLI_INTS, &want.slots, 1, 65535, "KV ranges a request, in place of the rule table's"},
-    {"split-tokens", "N", CLI_INT, &want.split_tokens, 16, 1 << 20, "fixed KV ranges of so many tokens"},
+    {"split-tokens", "N", CLI_INT, &want.split_tokens, 16, 1 << 20, "fixed KV ranges of so many tokens, a multiple of 16"},
     {"limits", "native|sm_120", CLI_TEXT, &want.limits, 0, 0, "resources (sm_120 on other GPUs, unless the shape says)"},
     {"warm", NULL, CLI_FLAG, &want.warm, 0, 0, "the same KV in every call, so that the L2 may hold it"},
     {"chain", NULL, CLI_FLAG, &want.chain, 0, 0, "calls may overlap the one before them (overlap_prologue)"},

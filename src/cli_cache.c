@@ -151,7 +151,8 @@ static void print_details(const json_t *entry) {
 static int inspect(dw__cache *cache, const char *key, bool json) {
   dw_error error = {0};
   search wanted = {key, NULL, 0};
-  if (strlen(key) < 4) return cli_usage("cache inspect: found \"%s\", allowed at least 4 digits of a key", key);
+  if (strlen(key) < 4 || strspn(key, "0123456789abcdef") != strlen(key))
+    return cli_usage("cache inspect: found \"%s\", allowed at least 4 digits (0-9, a-f) of a key", key);
   dw_status status = dw__cache_scan(cache, true, match, &wanted, &error);
   if (status) {
     json_decref(wanted.found);

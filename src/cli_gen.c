@@ -6,6 +6,8 @@
 
 static int list_variants(const dw_shape *shape) {
   dw_variant variant;
+  dw_error error = {0};
+  if (dw_variant_choose(shape, NULL, &variant, &error)) return cli_error(&error);
   for (size_t i = 0; dw_variant_enumerate(shape, i, &variant) == DW_OK; i++) {
     char text[DW_TEXT_MAX];
     dw_variant_print(&variant, text, sizeof text);
@@ -43,6 +45,7 @@ int cli_gen(const cli_command *self, int argc, char **argv) {
   };
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
   if (code != CLI_GO_ON) return code;
+  if (list && variant_text) return cli_usage("gen: --variant and --list exclude each other");
   if (argc != 2) return cli_usage("gen: found %d shapes, allowed 1; draftwood gen --help tells more", argc - 1);
   dw_error error = {0};
   dw_shape shape;

@@ -339,7 +339,7 @@ int cli_suite(const cli_command *self, int argc, char **argv) {
     {"suite", NULL, CLI_FLAG, &want.suite, 0, 0, "this: the whole contract, case after case"},
     {"quick", NULL, CLI_FLAG, &want.quick, 0, 0, "prefixes to 65 tokens, 42 cases: for compute-sanitizer"},
     {"small", NULL, CLI_FLAG, &want.small, 0, 0, "at most 8 heads, 5 drafts and 2 requests: for an emulated GPU"},
-    {"cases", "N", CLI_INT, &want.cases, 1, 100000, "how many (273; 42 with --quick)"},
+    {"cases", "N", CLI_INT, &want.cases, 1, 100000, "how many (273; 42 with --quick), and 6 damaged cubins beside them"},
     {"seed", "S", CLI_INT, &want.seed, 0, 1 << 30, "of the first case (0); the next has the next"},
     {"variant", "TEXT", CLI_TEXT, &want.variant, 0, 0, "this variant in every case"},
     {"gpu", "N", CLI_INT, &want.device, 0, 63, "which GPU (0)"},

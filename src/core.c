@@ -70,6 +70,8 @@ static dw_status fail(dw_error *error, dw_status status, const char *field, cons
   copy_part(made.field, sizeof made.field, field);
   copy_part(made.found, sizeof made.found, found);
   copy_part(made.allowed, sizeof made.allowed, allowed);
+  for (char *c = made.found; *c; c++)
+    if ((unsigned char)*c < 32 || *c == 127) *c = '?';  // somebody's input: one line, and nothing a terminal would obey
   if (format) vsnprintf(text, sizeof text, format, arguments);
 
   message_add(&made, "", "", made.field);
@@ -272,6 +274,22 @@ dw_status dw__file_read(const char *path, char **data, size_t *size, dw_error *e
   if (!why) return DW_OK;
   dw_status status = why == ENOENT || why == ENOTDIR ? DW_NOT_FOUND : why == ENOMEM ? DW_OUT_OF_MEMORY : DW_IO;
   return dw__fail(error, status, "file", path, "", "%s", strerror(why));
+}
+
+dw_status dw__read_sized(const char *name, const void *from, void *to, size_t size, dw_error *error) {
+  size_t given;
+  memcpy(&given, from, sizeof given);
+  if (given < 2 * sizeof given || given > (1u << 16)) {
+    return dw__fail_int(error, DW_BAD_ARGUMENT, name, (long long)given, "its sizeof", "the size field is not set");
+  }
+  for (size_t i = size; i < given; i++) {
+    if (!((const char *)from)[i]) continue;
+    return dw__fail_int(error, DW_BAD_ARGUMENT, name, (long long)given, "zeros past what this version knows",
+                        "this struct comes from a newer draftwood and asks for something unknown to %s", DW_VERSION);
+  }
+  memset(to, 0, size);
+  memcpy(to, from, given < size ? given : size);
+  return DW_OK;
 }
 
 double dw__seconds(void) {

@@ -72,24 +72,6 @@ static void warn(void *user, const char *message) {
   if (ctx->log) ctx->log(ctx->log_user, DW_LOG_WARNING, message);
 }
 
-// Structs that start with their size may come from a caller built against another version: what an older one lacks is 0, and
-// what a newer one adds must be 0, since we do not know what it asks for.
-static dw_status read_sized(const char *name, const void *from, void *to, size_t size, dw_error *error) {
-  size_t given;
-  memcpy(&given, from, sizeof given);
-  if (given < 2 * sizeof given || given > (1u << 16)) {
-    return dw__fail_int(error, DW_BAD_ARGUMENT, name, (long long)given, "its sizeof", "the size field is not set");
-  }
-  for (size_t i = size; i < given; i++) {
-    if (!((const char *)from)[i]) continue;
-    return dw__fail_int(error, DW_BAD_ARGUMENT, name, (long long)given, "zeros past what this version knows",
-                        "this struct comes from a newer draftwood and asks for something unknown to %s", DW_VERSION);
-  }
-  memset(to, 0, size);
-  memcpy(to, from, given < size ? given : size);
-  return DW_OK;
-}
-
 // An option, else an environment variable (where it has one), else NULL. *copy is the context's own.
 static bool setting(const char *option, const char *variable, char **copy) {
   const char *value = option ? option : secure_getenv(variable);  // programs with raised rights take options only
@@ -102,7 +84,7 @@ dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *erro
   if (!result) return no_argument(error, "ctx");
   *result = NULL;
   dw_options options = {.size = sizeof options};
-  dw_status status = given ? read_sized("options", given, &options, sizeof options, error) : DW_OK;
+  dw_status status = given ? dw__read_sized("options", given, &options, sizeof options, error) : DW_OK;
   if (status) return status;
   dw_ctx *ctx = dw__calloc(1, sizeof *ctx);
   if (!ctx) return no_memory(error);
@@ -287,6 +269,7 @@ static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t
 
 dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **source, size_t *size,
                              dw_error *error) {
+  if (source) *source = NULL;
   if (!ctx || !source) return no_argument(error, ctx ? "source" : "ctx");
   request ask;
   size_t length;
@@ -532,6 +515,7 @@ static dw_status request_key(dw_ctx *ctx, request *ask, dw_error *error) {
 }
 
 dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **result, dw_error *error) {
+  if (result) *result = NULL;
   if (!ctx || !result) return no_argument(error, ctx ? "cubin" : "ctx");
   *result = NULL;
   request ask;
@@ -675,7 +659,7 @@ static dw_status new_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bo
 
 // Bounds with their defaults filled in, so that equal requests compare equal.
 static dw_status read_bounds(const dw_shape *shape, const dw_bounds *given, int sm_count, dw_bounds *bounds, dw_error *error) {
-  dw_status status = read_sized("bounds", given, bounds, sizeof *bounds, error);
+  dw_status status = dw__read_sized("bounds", given, bounds, sizeof *bounds, error);
   if (status) return status;
   bounds->size = sizeof *bounds;
   if (bounds->batch < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", bounds->batch, "1 or more", "most requests");
@@ -690,10 +674,10 @@ static dw_status read_bounds(const dw_shape *shape, const dw_bounds *given, int 
 
 dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *given,
                         dw_kernel **kernel, dw_error *error) {
+  if (kernel) *kernel = NULL;
   if (!ctx || !shape || !given || !kernel) {
     return no_argument(error, !ctx ? "ctx" : !shape ? "shape" : !given ? "bounds" : "kernel");
   }
-  *kernel = NULL;
   dw__driver *driver;
   dw__device device;
   void *cu_context = NULL;
@@ -718,15 +702,17 @@ dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *va
   return *kernel ? DW_OK : new_kernel(ctx, &ask, &bounds, cu_context, kernel, error);
 }
 
-void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant) { *variant = kernel->image->variant; }
+void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant) {
+  if (variant) *variant = kernel ? kernel->image->variant : (dw_variant){0};
+}
 
-size_t dw_workspace_size(const dw_kernel *kernel) { return kernel->plan.workspace_bytes; }
+size_t dw_workspace_size(const dw_kernel *kernel) { return kernel ? kernel->plan.workspace_bytes : 0; }
 
 // ---- kernel -> launch: host arithmetic and driver launches, nothing else --------------------------------------
 
 static dw_status read_args(const dw_kernel *kernel, const dw_args *given, dw_args *args, dw_error *error) {
   if (!kernel || !given) return no_argument(error, kernel ? "args" : "kernel");
-  dw_status status = read_sized("args", given, args, sizeof *args, error);
+  dw_status status = dw__read_sized("args", given, args, sizeof *args, error);
   args->size = sizeof *args;
   if (!status) status = dw__args_check(&kernel->image->shape, &kernel->bounds, &kernel->plan, args, error);
   return status;

@@ -111,7 +111,7 @@ typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT } dw_family;
 typedef enum dw_call { DW_CALL_ANY, DW_CALL_TABLE } dw_call;
 typedef enum dw_combine { DW_COMBINE_NONE, DW_COMBINE_FEW, DW_COMBINE_MANY } dw_combine;
 
-// One member a line of variant.def, where each is described.
+// One member a line of draftwood_variant.def, where each is described.
 typedef struct dw_variant {
 #define DW_PARAM(name, kind, least, most, normal, help) int name;
 #include "draftwood_variant.def"
@@ -136,13 +136,14 @@ typedef struct dw_bounds {
   int split_tokens;  // 0: AUTO, the split is chosen on the device; else FIXED: tokens a KV range, a multiple of 16, batch-invariant
 } dw_bounds;
 
-// The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable.
+// The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable. bounds NULL: one request of
+// up to 65,536 tokens. With FIXED ranges the promise TABLE is not used: the variant says call=any.
 DW_API dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant, dw_error *error);
 // Enumerates every variant the table can return for this shape, i = 0, 1, ...; DW_NOT_FOUND past the end.
 DW_API dw_status dw_variant_enumerate(const dw_shape *shape, size_t i, dw_variant *variant);
 // Compile target, e.g. "sm_120f", that (shape, variant) needs.
 DW_API dw_status dw_compile_target(const dw_shape *shape, const dw_variant *variant, char text[16], dw_error *error);
-// Dynamic shared memory of the main kernel in bytes, as predicted from the variant alone.
+// Dynamic shared memory of the main kernel in bytes, as predicted from the variant alone; the two must be applicable.
 DW_API size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant);
 
 // ---- context --------------------------------------------------------------------------------------------------
@@ -157,12 +158,12 @@ typedef struct dw_options {
     *cache_dir;  // NULL: $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else $HOME/.cache/draftwood; "": memory only
   const char *template_dir;  // NULL: $DRAFTWOOD_TEMPLATES, else the embedded templates
   const char *nvrtc_path;    // NULL: $DRAFTWOOD_NVRTC, else found by the loader or beside the library
-  const char *driver_path;   // NULL: libcuda.so.1
+  const char *driver_path;   // NULL: $DRAFTWOOD_DRIVER, else libcuda.so.1
   dw_log_fn log;             // NULL: silent
   void *log_user;
 } dw_options;
 
-// options may be NULL. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
+// options may be NULL; an environment variable that is empty counts as not set. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
 DW_API dw_status dw_ctx_create(const dw_options *options, dw_ctx **ctx, dw_error *error);
 // Unloads its kernels; no launch may be in flight.
 DW_API void dw_ctx_destroy(dw_ctx *ctx);
@@ -219,7 +220,7 @@ DW_API void dw_stats_get(dw_ctx *ctx, dw_stats *stats);
 typedef struct dw_kernel dw_kernel;
 
 // The whole chain. variant NULL: dw_variant_choose. The kernel belongs to the context and to the CUDA context that is current
-// in this call; the same request returns the same kernel. Never during stream capture.
+// in this call; the same request returns the same kernel. bounds must be given. Never during stream capture.
 DW_API dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds,
                                dw_kernel **kernel, dw_error *error);
 DW_API void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant);

@@ -7,6 +7,7 @@
 static int cli_version(const cli_command *self, int argc, char **argv) {
   int code = cli_parse(self, (cli_options){NULL, 0}, &argc, argv);
   if (code != CLI_GO_ON) return code;
+  if (argc > 1) return cli_usage("version: found \"%s\", allowed no argument", argv[1]);
   printf("draftwood %s\n", dw_version());
   return CLI_DONE;
 }
@@ -22,7 +23,8 @@ static const char build_help[] =
 
 static const char verify_help[] =
   "Runs the kernel on random problems and compares each row with an fp64 oracle. SHAPE as in draftwood gen --help.\n"
-  "--device host runs the generated source on the CPU and needs a C++ compiler, --device gpu needs a GPU of the target.\n"
+  "The variant is --variant, or the rule table's choice for the lengths and batches that are run.\n"
+  "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else c++), --device gpu needs a GPU of the target.\n"
   "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
   "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.";
 

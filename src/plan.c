@@ -39,7 +39,8 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
 static void add_combine(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan) {
   const long long units = (long long)max_rows(shape) * shape->head_dim_v;
   dw__plan_kernel *k = &plan->kernels[plan->count++];
-  *k = (dw__plan_kernel){.entry = "dw_combine", .grid = {1, (unsigned)bounds->batch, 1}, .block = 128, .dependent = true};
+  *k = (dw__plan_kernel){
+    .entry = "dw_combine", .grid = {1, (unsigned)bounds->batch, 1}, .block = 128, .dependent = shape->target >= 90};
   k->grid[0] = (unsigned)ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
   if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = (8 * 132 + 192) * sizeof(float);
 }
@@ -132,7 +133,7 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
                  : a->mask_kind == DW_MASK_PARENTS ? DW_P_MASK_PARENTS
                                                    : DW_P_MASK_BITS;
   p->out_dtype = shape->out;
-  p->dependent = a->overlap_prologue && a->mask_kind != DW_MASK_PARENTS;
+  p->dependent = a->overlap_prologue && a->mask_kind != DW_MASK_PARENTS && shape->target >= 90;  // sm_90 can first
   p->early_launch = plan->early_launch;
   if (variant->family == DW_REFERENCE) return;
 

@@ -37,7 +37,7 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
 }
 
 size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant) {
-  return variant->family == DW_ROWSPLIT ? rowsplit_shared(shape, variant) : 0;
+  return shape && variant && variant->family == DW_ROWSPLIT ? rowsplit_shared(shape, variant) : 0;
 }
 
 // ---- applicable -----------------------------------------------------------------------------------------------
@@ -74,7 +74,10 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 }
 
 dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
-  // A variant may be filled in by hand.
+  if (!v) return dw__fail(e, DW_BAD_ARGUMENT, "variant", "NULL", "a pointer", "this argument must be given");
+  dw_status status = dw_shape_check(s, e);
+  if (status) return status;
+    // A variant may be filled in by hand.
 #define DW_PARAM(name, kind, lowest, highest, normal, help) \
   if (v->name < lowest || v->name > highest) return no(e, #name, v->name, #lowest " to " #highest, help);
 #include "draftwood_variant.def"
@@ -109,12 +112,10 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
 
 // The feature level is the variant's: setmaxnreg needs the family target of sm_12x, or sm_90a.
 dw_status dw_compile_target(const dw_shape *s, const dw_variant *v, char text[16], dw_error *e) {
-  static const int known[] = {80, 86, 89, 90, 100, 103, 120, 121};
-  bool found = false;
-  for (size_t i = 0; i < DW__COUNT(known); i++) found |= known[i] == s->target;
-  if (!found)
-    return dw__fail_int(e, DW_UNSUPPORTED_TARGET, "target", s->target, "sm_80, 86, 89, 90, 100, 103, 120 or 121",
-                        "no template serves this GPU");
+  if (!v || !text)
+    return dw__fail(e, DW_BAD_ARGUMENT, v ? "text" : "variant", "NULL", "a pointer", "this argument must be given");
+  dw_status status = dw_shape_check(s, e);
+  if (status) return status;
   const char *suffix = !v->setmaxnreg ? "" : s->target == 90 ? "a" : "f";
   snprintf(text, 16, "sm_%d%s", s->target, suffix);
   return DW_OK;
@@ -188,10 +189,13 @@ static void choose_combine(const load *l, const dw_bounds *bounds, int ranges, d
 }
 
 dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_variant *variant, dw_error *e) {
+  if (!variant) return dw__fail(e, DW_BAD_ARGUMENT, "variant", "NULL", "a pointer", "this argument must be given");
   dw_status s = dw_shape_check(shape, e);
   if (s != DW_OK) return s;
   dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 1 << 16};
-  if (asked) bounds = *asked;
+  if (asked) s = dw__read_sized("bounds", asked, &bounds, sizeof bounds, e);
+  if (s != DW_OK) return s;
+  bounds.size = sizeof bounds;
   if (!bounds.sm_count) bounds.sm_count = dw__target_sm_count(shape->target);
   s = dw__bounds_check(shape, &bounds, e);
   if (s != DW_OK) return s;
@@ -218,6 +222,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
 
 // Walks the problems whose answers differ: lengths, batches and board sizes on both sides of every border above.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
+  if (!variant) return DW_BAD_ARGUMENT;
   static const int lengths[] = {16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1 << 20};
   static const int batches[] = {1, 2, 4, 8, 16, 32, 64, 256};
   static const int boards[] = {48, 132, 170, 188};

@@ -7,10 +7,9 @@
 static const dw__name dtype_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16}, {NULL, 0}};
 static const dw__name out_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16},
                                      {"fp32", DW_F32},  {"f32", DW_F32},  {NULL, 0}};
-// Device classes one may ask about; which of them a template serves is the variant's affair.
-static const dw__name target_names[] = {{"sm_80", 80},   {"sm_86", 86},   {"sm_87", 87},   {"sm_89", 89},
-                                        {"sm_90", 90},   {"sm_100", 100}, {"sm_103", 103}, {"sm_110", 110},
-                                        {"sm_120", 120}, {"sm_121", 121}, {NULL, 0}};
+// Device classes that some template serves.
+static const dw__name target_names[] = {{"sm_80", 80},   {"sm_86", 86},   {"sm_89", 89},   {"sm_90", 90}, {"sm_100", 100},
+                                        {"sm_103", 103}, {"sm_120", 120}, {"sm_121", 121}, {NULL, 0}};
 static const dw__name limits_names[] = {{"native", 0}, {"sm_120", 120}, {NULL, 0}};
 static const char target_hint[] = "a target is a device class; the variant picks the feature level (the letter a or f)";
 
@@ -168,7 +167,11 @@ static bool is_printed(const dw_shape *shape, const dw__field *field) {
 }
 
 size_t dw_shape_print(const dw_shape *shape, char *text, size_t n) {
-  dw__text out = {text, n, 0};
+  dw__text out = {text, text ? n : 0, 0};
+  if (!shape) {
+    if (out.capacity) *text = 0;
+    return 0;
+  }
   dw__fields fields = grammar(shape->attention == DW_GQA ? DW_GQA : DW_MLA);
   dw__text_printf(&out, "%s", shape->attention == DW_GQA ? "gqa" : "mla");
   const char *before = ":";

@@ -35,7 +35,11 @@ dw_status dw_variant_parse(const char *text, dw_variant *variant, dw_error *erro
 }
 
 size_t dw_variant_print(const dw_variant *variant, char *text, size_t n) {
-  dw__text out = {text, n, 0};
+  dw__text out = {text, text ? n : 0, 0};
+  if (!variant) {
+    if (out.capacity) *text = 0;
+    return 0;
+  }
   for (size_t i = 0; i < fields.count; i++) {
     if (i) dw__text_printf(&out, ",");
     dw__field_print(&variant_fields[i], variant, &out);

@@ -344,10 +344,18 @@ DEV void mbarrier_arrive_remote_relaxed(smem_addr bar) {
 }
 
 // ---- dependent launches ---------------------------------------------------------------------------------------
-// Until the kernels before this one in the stream have finished and their writes are visible.
-DEV void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Until the kernels before this one in the stream have finished and their writes are visible. (Always so before sm_90.)
+DEV void grid_dependency_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 // The next kernel in the stream may start; it still waits for this grid's end before it reads our results.
-DEV void grid_dependents_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DEV void grid_dependents_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // ---- atomics --------------------------------------------------------------------------------------------------
 DEV u32 atomic_add_u32(u32 *p, u32 v) {

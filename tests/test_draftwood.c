@@ -480,7 +480,7 @@ static void unknown_targets_are_named(void **state) {
   dw_error error = {0};
   dw_ctx *ctx = with_fake(new_ctx());
   shape.target = 110;  // no template serves it
-  assert_int_equal(dw_cubin_build(ctx, &shape, &variant, &cubin, &error), DW_UNSUPPORTED_TARGET);
+  assert_int_equal(dw_cubin_build(ctx, &shape, &variant, &cubin, &error), DW_BAD_SHAPE);
   assert_string_equal(error.field, "target");
   dw_error_clear(&error);
   shape.target = 123;  // nobody knows it

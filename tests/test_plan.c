@@ -102,7 +102,7 @@ static void variants_are_refused(void **state) {
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
     {SHAPE, FEW ",checked=1", "checked", "1", "0"},
-    {SHAPE, "family=reference,combine=few", "combine", "1", "none"},
+    {SHAPE, "family=reference,combine=few", "combine", "few", "none"},
     {SHAPE, "family=split", "combine", "none", "few or many"},
     {SHAPE, "family=rowsplit", "combine", "none", "few or many"},
     {"mla:h=8,t=9,qk=96,v=64", "family=split,combine=many", "v", "64", "a multiple of 128 with combine=many"},
@@ -215,6 +215,84 @@ static void accept(const rig *r, const dw_args *args, const char *what) {
     change;                    \
     accept(&r, &a, #change);   \
   } while (0)
+
+static void null_is_refused_or_nothing(void **state) {
+  (void)state;
+  const dw_shape shape = shape_of(SHAPE);
+  const dw_variant variant = variant_of(FEW);
+  dw_variant chosen;
+  dw_error error = {0};
+  char text[DW_TEXT_MAX] = "before";
+  assert_int_equal(dw_variant_applicable(NULL, &variant, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_variant_applicable(&shape, NULL, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_variant_choose(NULL, NULL, &chosen, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_variant_choose(&shape, NULL, NULL, &error), DW_BAD_ARGUMENT);
+  assert_string_equal(error.field, "variant");
+  assert_int_equal(dw_variant_enumerate(&shape, 0, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_compile_target(NULL, &variant, text, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_compile_target(&shape, NULL, text, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_compile_target(&shape, &variant, NULL, NULL), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_shared_bytes(NULL, &variant), 0);
+  assert_int_equal(dw_shared_bytes(&shape, NULL), 0);
+  assert_int_equal(dw_variant_print(NULL, text, sizeof text), 0);
+  assert_string_equal(text, "");
+  strcpy(text, "before");
+  assert_int_equal(dw_shape_print(NULL, text, sizeof text), 0);
+  assert_string_equal(text, "");
+  assert_true(dw_shape_print(&shape, NULL, 100) > 20);  // the length alone
+  assert_true(dw_variant_print(&variant, NULL, 100) > 20);
+  assert_int_equal(dw_workspace_size(NULL), 0);
+  dw_kernel_variant(NULL, &chosen);
+  assert_int_equal(chosen.n_tiles, 0);
+  dw_error_clear(&error);
+}
+
+static void impossible_shapes_have_no_variant(void **state) {
+  (void)state;
+  const dw_variant variant = variant_of("family=reference");
+  dw_shape shape = shape_of(SHAPE);
+  dw_error error = {0};
+  shape.heads = 0;
+  assert_int_equal(dw_variant_applicable(&shape, &variant, &error), DW_BAD_SHAPE);
+  assert_string_equal(error.found, "0");
+  shape = shape_of(SHAPE);
+  shape.width = -3;
+  assert_int_equal(dw_variant_applicable(&shape, &variant, &error), DW_BAD_SHAPE);
+  assert_string_equal(error.found, "-3");
+  shape = shape_of(SHAPE);
+  shape.target = 110;
+  char text[16];
+  assert_int_equal(dw_compile_target(&shape, &variant, text, &error), DW_BAD_SHAPE);
+  assert_string_equal(error.found, "110");
+  dw_error_clear(&error);
+}
+
+// A caller built against another version: what it lacks is 0, what it adds has to be 0.
+static void bounds_are_read_by_their_size(void **state) {
+  (void)state;
+  const dw_shape shape = shape_of(SHAPE);
+  struct {
+    dw_bounds bounds;
+    int newer[4];
+  } call = {.bounds = {.batch = 8, .kv_len = 1000, .sm_count = 132}};
+  dw_variant whole, part;
+  dw_error error = {0};
+  static const size_t wrong[] = {0, 1, 12, (size_t)1 << 40};
+  for (size_t i = 0; i < DW__COUNT(wrong); i++) {
+    call.bounds.size = wrong[i];
+    assert_int_equal(dw_variant_choose(&shape, &call.bounds, &whole, &error), DW_BAD_ARGUMENT);
+    assert_string_equal(error.field, "bounds");
+  }
+  call.bounds.size = sizeof call;
+  assert_int_equal(dw_variant_choose(&shape, &call.bounds, &whole, &error), DW_OK);
+  call.newer[2] = 1;
+  assert_int_equal(dw_variant_choose(&shape, &call.bounds, &part, &error), DW_BAD_ARGUMENT);
+  call.bounds.size = offsetof(dw_bounds, call);
+  call.bounds.call = DW_CALL_TABLE;  // past its end: not read
+  assert_int_equal(dw_variant_choose(&shape, &call.bounds, &part, &error), DW_OK);
+  assert_memory_equal(&whole, &part, sizeof whole);
+  dw_error_clear(&error);
+}
 
 static void rows_are_checked(void **state) {
   (void)state;
@@ -460,6 +538,9 @@ int main(void) {
     cmocka_unit_test(table_kernels_split_by_auto),
     cmocka_unit_test(variants_are_refused),
     cmocka_unit_test(variants_out_of_range_are_refused),
+    cmocka_unit_test(null_is_refused_or_nothing),
+    cmocka_unit_test(impossible_shapes_have_no_variant),
+    cmocka_unit_test(bounds_are_read_by_their_size),
     cmocka_unit_test(rows_are_checked),
     cmocka_unit_test(vectors_are_checked),
     cmocka_unit_test(kv_is_checked),

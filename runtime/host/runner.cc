@@ -2193,7 +2193,7 @@ std::vector<std::string> split(const char *s) {
   return words;
 }
 
-struct Directory {  // private and gone at the end
+struct Directory {  // private and gone at the end (a signal that ends the process while the compiler runs leaves it)
   std::string path;
   std::vector<std::string> files;
   bool make() {

@@ -35,3 +35,8 @@ run presets all
 run cache clean
 run cache inspect ab
 run doctor now
+run gen $'mla:h=8,t=9,target=red\tnext'
+run gen qwen3-8b --list
+run gen kimi-k2.6-tp8 --list --variant family=reference
+run cache inspect ../..
+run version extra

@@ -8,3 +8,4 @@ key=$("$draftwood" cache ls --json | grep -m 1 -o '"build_key": "[0-9a-f]*' | gr
 run cache inspect "${key:0:12}" | grep -c -e '^shape' -e '^variant' -e '^target'
 run cache inspect 000000000000
 run build kimi-k2.6-tp8 --widths 1 --variant family=reference --verify host | tail -n 2
+run build kimi-k2.6-tp8 --widths 1 --target sm_80,sm_86,sm_89,sm_90,sm_100,sm_103,sm_120,sm_121 | tail -n 2
