@@ -178,7 +178,7 @@ static choice random_choice(uint64_t *state) {
 static void cover_pair(cover *all, uint64_t *state, double most_cost, int a, int i, int b, int j) {
   choice best;
   int best_score = 0;
-  for (int tries = 0; tries < 2000 && (tries < 60 || !best_score); tries++) {
+  for (int tries = 0; tries < 4000 && (tries < 1500 || !best_score); tries++) {
     choice c = random_choice(state);
     c.at[a] = i, c.at[b] = j;
     if (!settle(&c, most_cost) || c.at[a] != i || c.at[b] != j) continue;
@@ -286,7 +286,7 @@ typedef struct plan_of_set {
   double most_cost;
   int more_problems;  // for each kernel
 } plan_of_set;
-static const plan_of_set quick_set = {"quick", 20261129, 30e3, 0}, full_set = {"full", 5, 2e6, 2};
+static const plan_of_set quick_set = {"quick", 20261129, 25e3, 0}, full_set = {"full", 5, 2e6, 2};
 
 static const plan_of_set *chosen_set;
 static int chosen_case = -1;
