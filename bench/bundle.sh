@@ -9,7 +9,7 @@ plan=$(realpath "${2:-bench/plan.txt}")
 target=${TARGET:-90}
 jobs=$(nproc)
 unset DRAFTWOOD_CACHE_DIR DRAFTWOOD_DRIVER
-mkdir -p "$out/lib" "$out/cache"
+mkdir -p build "$out/lib" "$out/cache"
 out=$(realpath "$out")
 chmod -R go-w "$out"
 

@@ -21,7 +21,7 @@ enum { REPS_MAX = 101, VARIANTS_MAX = 256, CALLS_MAX = 512 };
 typedef struct asked {
   const char *variants, *limits, *record, *commit;
   cli_list lengths, batches, widths, heads, pages, ragged, slots;
-  int mask, addressing, reps, calls, pool, split_tokens, seed, device;
+  int mask, addressing, reps, calls, pool, split_tokens, declared, seed, device;
   bool sweep, warm, chain, check, json, build_only, ceilings, any_call;
 } asked;
 
@@ -471,7 +471,8 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   if (!list) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
   count_work(p);
   p->calls = count_calls(b->want, p);
-  p->bounds = cli_bounds(&p->shape, p->batch, longest(p) + p->shape.width);
+  const int longest_request = longest(p) + p->shape.width;
+  p->bounds = cli_bounds(&p->shape, p->batch, b->want->declared > longest_request ? b->want->declared : longest_request);
   p->bounds.split_tokens = b->want->split_tokens;
   // Lengths count the drafts and every request has all its rows: with a block table that is the form of call that kernels know.
   bool promised = addressing_of(b->want, &p->shape) == DW_BLOCK_TABLE && !b->want->split_tokens && !b->want->any_call;
@@ -680,6 +681,8 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
      "these variants in turns (default: the rule table's choice)"},
     {"sweep", NULL, CLI_FLAG, &want.sweep, 0, 0, "every variant that the rule table knows"},
     {"slots", "N,...", CLI_INTS, &want.slots, 1, 65535, "KV ranges a request, in place of the rule table's"},
+    {"declared", "N", CLI_INT, &want.declared, 1, 1 << 24,
+     "tokens a request that kernels are made for at least (the longest run)"},
     {"split-tokens", "N", CLI_INT, &want.split_tokens, 16, 1 << 20, "fixed KV ranges of so many tokens, a multiple of 16"},
     {"limits", "native|sm_120", CLI_TEXT, &want.limits, 0, 0, "resources (sm_120 on other GPUs, unless the shape says)"},
     {"warm", NULL, CLI_FLAG, &want.warm, 0, 0, "the same KV in every call, so that the L2 may hold it"},

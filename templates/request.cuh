@@ -17,10 +17,10 @@ DEV bool lengths_with_drafts(const dw_params &p) { return CALL_TABLE || p.length
 DEV bool rows_vary(const dw_params &p) { return !CALL_TABLE && p.qo_indptr; }
 DEV bool fixed_split(const dw_params &p) { return !CALL_TABLE && p.split_mode == DW_P_SPLIT_FIXED; }
 
-DEV Request load_request(const dw_params &p, int b) {
+// `len` is kv_len[b].
+DEV Request load_request(const dw_params &p, int b, int len) {
   Request r;
   r.index = b;
-  const int len = ldg_nc_s32(p.kv_len + b);
   if (rows_vary(p)) {
     r.first_row = ldg_nc_s32(p.qo_indptr + b);
     r.nodes = ldg_nc_s32(p.qo_indptr + b + 1) - r.first_row;
@@ -33,6 +33,8 @@ DEV Request load_request(const dw_params &p, int b) {
   r.total = lengths_with_drafts(p) ? len : len + r.nodes;
   return r;
 }
+
+DEV Request load_request(const dw_params &p, int b) { return load_request(p, b, ldg_nc_s32(p.kv_len + b)); }
 
 // A row of a request is (node, head), node-major, so that rows of one node are neighbours.
 DEV int row_node(int row) { return row / HEADS; }

@@ -53,13 +53,12 @@ constexpr int BAR_WEIGHTS_FULL = BAR_EMPTY + SLOTS * 8;             // [buffer]
 constexpr int BAR_WEIGHTS_EMPTY = BAR_WEIGHTS_FULL + WEIGHT_BUFFERS * 8;
 constexpr int BAR_SCORES_FULL = BAR_WEIGHTS_EMPTY + WEIGHT_BUFFERS * 8;  // [buffer]
 constexpr int BAR_SCORES_EMPTY = BAR_SCORES_FULL + SCORE_BUFFERS * 8;
-constexpr int BARRIERS_END = BAR_SCORES_EMPTY + SCORE_BUFFERS * 8;
+constexpr int BAR_FINAL = BAR_SCORES_EMPTY + SCORE_BUFFERS * 8;  // sums are final, no warp reads the ring any more
+constexpr int BARRIERS_END = BAR_FINAL + 8;
 constexpr int SHARED_BYTES = (BARRIERS_END + 15) / 16 * 16;
 static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives in the ring");
 
-// Named barriers; 0 is the whole CTA's.
-constexpr u32 NAMED_FINAL = 1;    // softmax and output warps: sums are final, the ring is free
-constexpr u32 NAMED_POISON = 2;   // softmax warps
+constexpr u32 NAMED_POISON = 1;  // named barrier of the softmax warps; 0 is the whole CTA's
 
 // Whose turn it is among N slots or buffers used in rotation. The k-th use of one completes phase k of its full barrier and of its
 // empty barrier, and waiters look at the parity. A writer waits for the phase before its own to be emptied, from the second use on.
@@ -88,26 +87,27 @@ struct Cta {
 DEV int tile_token(const Cta &c, int tile) { return (c.tiles.first + tile * c.tiles.stride) * TILE; }
 
 // ---- barriers -------------------------------------------------------------------------------------------------
-DEV void init_barriers(smem_addr shared) {  // one lane each
-  const int i = lane_id();
-  if (i >= (BARRIERS_END - BARRIERS) / 8) return;
-  // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
-  const int at = BARRIERS + i * 8;
-  const u32 count = at < BAR_EMPTY           ? LOADERS
-                    : at < BAR_WEIGHTS_FULL  ? OUTPUT_THREADS
-                    : at < BAR_WEIGHTS_EMPTY ? SOFTMAX_WARPS * 32
-                    : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
-                    : at < BAR_SCORES_EMPTY  ? SCORE_WARPS * 32
-                                             : SOFTMAX_WARPS * 32;
-  mbarrier_init(shared + BARRIERS + i * 8, count);
-  fence_mbarrier_init();
-  fence_proxy_async();
-}
-
-// The mbarriers are ready for all roles; then results of earlier kernels may be read.
-DEV void role_begin(const dw_params &p) {
-  barrier_sync(0, THREADS);
-  if (p.dependent) grid_dependency_wait();
+// Shared out among the warps: an init takes some 50 clocks, and lanes of a warp take turns. Ready after the CTA's barrier.
+DEV void init_barriers(smem_addr shared) {
+  if (lane_id() == 0) {
+#pragma unroll
+    for (int i0 = 0; i0 < (BARRIERS_END - BARRIERS) / 8; i0 += THREADS / 32) {
+      const int at = BARRIERS + (i0 + warp_id()) * 8;
+      if (at >= BARRIERS_END) break;
+      // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
+      const u32 count = at < BAR_EMPTY           ? LOADERS
+                        : at < BAR_WEIGHTS_FULL  ? OUTPUT_THREADS
+                        : at < BAR_WEIGHTS_EMPTY ? SOFTMAX_WARPS * 32
+                        : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
+                        : at < BAR_SCORES_EMPTY  ? SCORE_WARPS * 32
+                        : at < BAR_FINAL         ? SOFTMAX_WARPS * 32
+                                                 : SOFTMAX_WARPS * 32 + OUTPUT_THREADS;
+      mbarrier_init(shared + at, count);
+    }
+    if (warp_id() < SOFTMAX_WARPS) sts_u32(shared + POISON_FLAGS + warp_id() * 4, 0);
+    fence_mbarrier_init();
+  }
+  sync_warp();
 }
 
 // ---- loader: table entries -> one bulk copy per token ---------------------------------------------------------
@@ -115,6 +115,8 @@ DEV void role_begin(const dw_params &p) {
 // (tile, token) a lane, read that many tiles ahead.
 constexpr int OWN_TOKENS = TILE / LOADERS;
 constexpr int ENTRY_TILES = 32 / OWN_TOKENS;
+
+DEV bool is_loader() { return warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS; }
 
 struct Loader {
   int entries, next_entries;
@@ -138,12 +140,11 @@ DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, 
   l.safe_token = tiles.first * TILE;
   l.safe_entry = by_table(p) || l.safe_token < r.total ? kv_entry(p, r, l.safe_token) : 0;
 }
-// What is left to know before the ring can be filled.
+// What is left to ask for before the ring can be filled.
 DEV void loader_begin(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
   const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
   if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
   l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
-  role_begin(p);
 }
 DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring) {
   const int lane = lane_id(), slot = ring.at;
@@ -502,7 +503,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   }
   if (has_x) softmax_finish(p, c, x);
   if (TAIL) softmax_finish(p, c, y);
-  barrier_sync(NAMED_FINAL, SOFTMAX_WARPS * 32 + OUTPUT_THREADS);
+  mbarrier_arrive(c.shared + BAR_FINAL);
 }
 
 // ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
@@ -636,7 +637,8 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
     }
   }
   if (!p.early_launch) grid_dependents_launch();
-  barrier_sync(NAMED_FINAL, SOFTMAX_WARPS * 32 + OUTPUT_THREADS);
+  mbarrier_arrive(c.shared + BAR_FINAL);
+  mbarrier_wait(c.shared + BAR_FINAL, 0);
   output_store<NT>(p, c, out);
 }
 
@@ -653,30 +655,26 @@ DEV int group_tiles(const dw_params &p, const Request &r, int g, int *first) {
   return each + (g < more);
 }
 
+// All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later.
 template <int NT>
 DEV void run_cta(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
+  Query<NT> q;
+  if (is_loader()) loader_begin(p, c, guess, l);
+  if (p.dependent) grid_dependency_wait();
+  if (warp_id() < SCORE_WARPS) query_request<NT>(p, c, q);
+  barrier_sync(0, THREADS);
   if (warp_id() < SCORE_WARPS) {
     if (SETMAXNREG) registers_inc<160>();
-    Query<NT> q;
-    if (p.dependent) grid_dependency_wait();
-    query_request<NT>(p, c, q);
-    barrier_sync(0, THREADS);
     query_fragments<NT>(q);
     score_loop<NT>(c, q);
   } else if (warp_id() < FIRST_SOFTMAX_WARP) {
     if (SETMAXNREG) registers_inc<224>();
-    if (WIDE_OUTPUT) loader_begin(p, c, guess, l);
-    else role_begin(p);
     output_role<NT>(p, c, l);
   } else if (warp_id() < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
     if (SETMAXNREG) registers_dec<72>();
-    if (warp_id() == FIRST_SOFTMAX_WARP) init_barriers(c.shared);
-    if (lane_id() == 0) sts_u32(c.shared + POISON_FLAGS + (warp_id() - FIRST_SOFTMAX_WARP) * 4, 0);
-    role_begin(p);
     softmax_loop<NT>(p, c);
   } else {
     if (SETMAXNREG) registers_dec<48>();
-    loader_begin(p, c, guess, l);
     loader_loop(p, c, l);
   }
 }
@@ -687,21 +685,26 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   Loader l;
   c.shared = smem_base();
   const Work guess = guess_work(p);
-  if (warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS) {
+  if (is_loader()) {
     l.first_token = (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS;
     c.request.index = guess.request;
     if (by_table(p) && guess.request >= 0) loader_start(p, c.request, find_tiles(p, guess, 0), l);
   }
-  c.work = find_work(p, guess);
+  const int guess_len = guess_length(p, guess);
+  init_barriers(c.shared);
+  c.work = find_work(p, guess, guess_len);
   int nt = 0;
   if (c.work.request >= 0) {
-    c.request = load_request(p, c.work.request);
+    const int len = c.work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + c.work.request);
+    c.request = load_request(p, c.work.request, len);
     c.tiles = find_tiles(p, c.work, c.request.total);
     nt = group_tiles(p, c.request, blockIdx.x, &c.first_row);
     c.first_row *= 8;
     c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
   }
-  // The kernel after the next relies on this one to have waited for the one before.
-  if (nt == 0) grid_dependency_wait();
-  else run_cta<N_TILES>(p, c, guess, l);
+  if (nt == 0) {  // the kernel after the next relies on this one to have waited for the one before
+    grid_dependency_wait();
+    return;
+  }
+  run_cta<N_TILES>(p, c, guess, l);
 }

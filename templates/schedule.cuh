@@ -23,12 +23,14 @@ struct Tiles {
   int first, stride, count;
 };
 
-DEV int tiles_of(const dw_params &p, int b) {
-  const int len = ldg_nc_s32(p.kv_len + b);
+// Tiles of request b, whose kv_len is `len`.
+DEV int tiles_of(const dw_params &p, int b, int len) {
   const int drafts = lengths_with_drafts(p) ? 0 : rows_vary(p) ? ldg_nc_s32(p.qo_indptr + b + 1) - ldg_nc_s32(p.qo_indptr + b)
                                                                 : p.width;
   return (len + drafts + TILE - 1) / TILE;
 }
+
+DEV int tiles_of(const dw_params &p, int b) { return tiles_of(p, b, ldg_nc_s32(p.kv_len + b)); }
 
 DEV u32 warp_sum(u32 v) {
 #pragma unroll
@@ -44,18 +46,15 @@ DEV u32 warp_prefix_sum(u32 v, u32 lane) {  // inclusive
   return v;
 }
 
-// Do all requests have equally many tiles? (All lanes together, 32 requests at a time.) A batch smaller than the bound counts as
+// Do all requests have `tiles` tiles? (All lanes together, 32 requests at a time.) A batch smaller than the bound counts as
 // ragged, so that it gets all ranges too.
-DEV bool equal_shares(const dw_params &p) {
+DEV bool equal_shares(const dw_params &p, int tiles) {
   if (p.batch * p.ranges != p.all_ranges) return false;
   bool ragged = false;
-  int tiles0 = 0;
 #pragma unroll 1
   for (int b0 = 0; b0 < p.batch; b0 += 32) {
     const int b = b0 + lane_id();
-    const int tiles = tiles_of(p, b < p.batch ? b : p.batch - 1);
-    if (b0 == 0) tiles0 = shuffle((u32)tiles, 0);
-    ragged |= vote_any(tiles != tiles0);
+    ragged |= vote_any(tiles_of(p, b < p.batch ? b : p.batch - 1) != tiles);
   }
   return !ragged;
 }
@@ -95,15 +94,19 @@ DEV Work guess_work(const dw_params &p) {
   const int request = blockIdx.z, range = blockIdx.y;
   return Work{request < p.batch ? request : -1, range, Share{p.ranges, request * p.ranges}};
 }
+DEV int guess_length(const dw_params &p, const Work &guess) {
+  return guess.request >= 0 ? ldg_nc_s32(p.kv_len + guess.request) : 0;
+}
 DEV bool lengths_decide(const dw_params &p) { return !fixed_split(p) && p.all_ranges > p.ranges; }
-DEV Work find_work(const dw_params &p, const Work &guess) {
-  if (!lengths_decide(p) || equal_shares(p)) return guess;
+// `len` is kv_len of the request that was guessed.
+DEV Work find_work(const dw_params &p, const Work &guess, int len) {
+  if (!lengths_decide(p) || (guess.request >= 0 && equal_shares(p, tiles_of(p, guess.request, len)))) return guess;
   return ragged_share(p, blockIdx.z * p.ranges + blockIdx.y, -1);
 }
 // Partial results of a request, for the combine kernel.
 DEV Share find_share(const dw_params &p, const Request &r) {
   Share equal{p.ranges, r.index * p.ranges};
-  if (lengths_decide(p)) return equal_shares(p) ? equal : ragged_share(p, 0, r.index).share;
+  if (lengths_decide(p)) return equal_shares(p, (r.total + TILE - 1) / TILE) ? equal : ragged_share(p, 0, r.index).share;
   if (fixed_split(p) && r.total < p.ranges * p.split_tokens)
     equal.ranges = r.total > 0 ? (r.total + p.split_tokens - 1) / p.split_tokens : 1;
   return equal;

@@ -5,7 +5,8 @@
 
 extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constant__ dw_params p) {
   grid_dependency_wait();
-  const Work w = find_work(p, guess_work(p));
+  const Work guess = guess_work(p);
+  const Work w = find_work(p, guess, guess_length(p, guess));
   if (w.request < 0) return;
   const Request r = load_request(p, w.request);
   const Tiles tiles = find_tiles(p, w, r.total);
