@@ -22,13 +22,11 @@ struct dw__module {
 
 // ---- may this device run it? ----------------------------------------------------------------------------------
 
-// Binary compatibility: machine code runs within a major version, on the same or a later minor one; that of an `a` target on
-// that very device only. (An `f` target's cubin looks like a base one; its family lies within these rules for 12.x.)
-static bool device_runs(int cc, int arch, bool specific) { return specific ? cc == arch : cc / 10 == arch / 10 && cc >= arch; }
+bool dw__arch_runs(int arch, bool specific, int cc) { return specific ? cc == arch : cc / 10 == arch / 10 && cc >= arch; }
 
 static dw_status check_arch(const dw__device *device, int arch, bool specific, dw_error *error) {
   char found[32], allowed[224];
-  if (device_runs(device->cc, arch, specific)) return DW_OK;
+  if (dw__arch_runs(arch, specific, device->cc)) return DW_OK;
   snprintf(found, sizeof found, "sm_%d%s", arch, specific ? "a" : "");
   snprintf(allowed, sizeof allowed, "what sm_%d runs (device %d, %s)", device->cc, device->ordinal, device->name);
   return dw__fail(error, DW_WRONG_ARCH, "cubin", found, allowed, "build it for the device's own target");

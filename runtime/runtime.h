@@ -64,6 +64,11 @@ dw_status dw__driver_device(dw__driver *driver, int ordinal, dw__device *device,
 // Device of the CUDA context that is current in this thread; DW_DRIVER if there is none. *cu_context identifies it.
 dw_status dw__driver_current(dw__driver *driver, dw__device *device, void **cu_context, dw_error *error);
 
+// Does a device of compute capability cc run machine code for arch? Binary compatibility: within a major version, on the same or
+// a later minor one; that of an `a` target (specific) on that very device only. (An `f` target's cubin looks like a base one; its
+// family lies within these rules for 12.x.)
+bool dw__arch_runs(int arch, bool specific, int cc);
+
 // A loaded cubin: cuLibrary, or cuModule on drivers without it. Truncated, damaged and wrong-architecture images come back as
 // DW_BAD_CUBIN and DW_WRONG_ARCH.
 typedef struct dw__module dw__module;

@@ -541,11 +541,8 @@ dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *v
 
 // ---- cubin -> kernel ------------------------------------------------------------------------------------------
 
-// A plain target and a family ("f") run on later devices of the same major number too, an "a" target only on its own.
 bool dw__device_runs(const char *target, int cc) {
-  int number = target_number(target);
-  if (target[strlen(target) - 1] == 'a') return number == cc;
-  return number / 10 == cc / 10 && number <= cc;
+  return dw__arch_runs(target_number(target), target[strlen(target) - 1] == 'a', cc);
 }
 
 static dw_status check_device(const request *ask, const dw__device *device, dw_error *error) {
