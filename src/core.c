@@ -106,6 +106,10 @@ dw_status dw__fail_int(dw_error *error, dw_status status, const char *field, lon
   return status;
 }
 
+dw_status dw__no_argument(dw_error *error, const char *field) {
+  return dw__fail(error, DW_BAD_ARGUMENT, field, "NULL", "a pointer", "this argument must be given");
+}
+
 void dw__error_log(dw_error *error, char *log) {
   if (!error) {
     free(log);

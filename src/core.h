@@ -21,6 +21,8 @@ dw_status dw__fail(dw_error *error, dw_status status, const char *field, const c
 // The same with `found` printed from an integer.
 dw_status dw__fail_int(dw_error *error, dw_status status, const char *field, long long found, const char *allowed,
                        const char *format, ...) DW__PRINTF(6, 7);
+// For a pointer that the caller left out.
+dw_status dw__no_argument(dw_error *error, const char *field);
 // Structs that start with their size may come from a caller built against another version: what an older one lacks is 0, and
 // what a newer one adds must be 0, since we do not know what it asks for.
 dw_status dw__read_sized(const char *name, const void *from, void *to, size_t size, dw_error *error);

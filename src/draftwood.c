@@ -63,10 +63,6 @@ struct dw_ctx {
 
 static dw_status no_memory(dw_error *error) { return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory"); }
 
-static dw_status no_argument(dw_error *error, const char *field) {
-  return dw__fail(error, DW_BAD_ARGUMENT, field, "NULL", "a pointer", "this argument must be given");
-}
-
 static void warn(void *user, const char *message) {
   dw_ctx *ctx = user;
   if (ctx->log) ctx->log(ctx->log_user, DW_LOG_WARNING, message);
@@ -81,7 +77,7 @@ static bool setting(const char *option, const char *variable, char **copy) {
 }
 
 dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *error) {
-  if (!result) return no_argument(error, "ctx");
+  if (!result) return dw__no_argument(error, "ctx");
   *result = NULL;
   dw_options options = {.size = sizeof options};
   dw_status status = given ? dw__read_sized("options", given, &options, sizeof options, error) : DW_OK;
@@ -241,8 +237,8 @@ typedef struct request {
 } request;
 
 static dw_status request_check(const dw_shape *shape, const dw_variant *variant, request *ask, dw_error *error) {
-  if (!shape) return no_argument(error, "shape");
-  if (!variant) return no_argument(error, "variant");
+  if (!shape) return dw__no_argument(error, "shape");
+  if (!variant) return dw__no_argument(error, "variant");
   dw_status status = dw_shape_check(shape, error);
   if (!status) status = dw_variant_applicable(shape, variant, error);
   if (!status) status = dw_compile_target(shape, variant, ask->target, error);
@@ -270,7 +266,7 @@ static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t
 dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **source, size_t *size,
                              dw_error *error) {
   if (source) *source = NULL;
-  if (!ctx || !source) return no_argument(error, ctx ? "source" : "ctx");
+  if (!ctx || !source) return dw__no_argument(error, ctx ? "source" : "ctx");
   request ask;
   size_t length;
   *source = NULL;
@@ -516,7 +512,7 @@ static dw_status request_key(dw_ctx *ctx, request *ask, dw_error *error) {
 
 dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **result, dw_error *error) {
   if (result) *result = NULL;
-  if (!ctx || !result) return no_argument(error, ctx ? "cubin" : "ctx");
+  if (!ctx || !result) return dw__no_argument(error, ctx ? "cubin" : "ctx");
   *result = NULL;
   request ask;
   dw_status status = request_check(shape, variant, &ask, error);
@@ -673,7 +669,7 @@ dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *va
                         dw_kernel **kernel, dw_error *error) {
   if (kernel) *kernel = NULL;
   if (!ctx || !shape || !given || !kernel) {
-    return no_argument(error, !ctx ? "ctx" : !shape ? "shape" : !given ? "bounds" : "kernel");
+    return dw__no_argument(error, !ctx ? "ctx" : !shape ? "shape" : !given ? "bounds" : "kernel");
   }
   dw__driver *driver;
   dw__device device;
@@ -708,7 +704,7 @@ size_t dw_workspace_size(const dw_kernel *kernel) { return kernel ? kernel->plan
 // ---- kernel -> launch: host arithmetic and driver launches, nothing else --------------------------------------
 
 static dw_status read_args(const dw_kernel *kernel, const dw_args *given, dw_args *args, dw_error *error) {
-  if (!kernel || !given) return no_argument(error, kernel ? "args" : "kernel");
+  if (!kernel || !given) return dw__no_argument(error, kernel ? "args" : "kernel");
   dw_status status = dw__read_sized("args", given, args, sizeof *args, error);
   args->size = sizeof *args;
   if (!status) status = dw__args_check(&kernel->image->shape, &kernel->bounds, &kernel->plan, args, error);
@@ -748,7 +744,7 @@ dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *given, uint32_t *
   dw_args args;
   dw_status status = read_args(kernel, given, &args, error);
   if (status) return status;
-  if (!bits) return no_argument(error, "bits");
+  if (!bits) return dw__no_argument(error, "bits");
   if (!kernel->pack.function) {
     return dw__fail(error, DW_NOT_APPLICABLE, "variant", "one that reads every kind of mask", "one that reads bits",
                     "this kernel needs no packed mask");

@@ -74,7 +74,7 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 }
 
 dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
-  if (!v) return dw__fail(e, DW_BAD_ARGUMENT, "variant", "NULL", "a pointer", "this argument must be given");
+  if (!v) return dw__no_argument(e, "variant");
   dw_status status = dw_shape_check(s, e);
   if (status) return status;
     // A variant may be filled in by hand.
@@ -112,8 +112,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
 
 // The feature level is the variant's: setmaxnreg needs the family target of sm_12x, or sm_90a.
 dw_status dw_compile_target(const dw_shape *s, const dw_variant *v, char text[16], dw_error *e) {
-  if (!v || !text)
-    return dw__fail(e, DW_BAD_ARGUMENT, v ? "text" : "variant", "NULL", "a pointer", "this argument must be given");
+  if (!v || !text) return dw__no_argument(e, v ? "text" : "variant");
   dw_status status = dw_shape_check(s, e);
   if (status) return status;
   const char *suffix = !v->setmaxnreg ? "" : s->target == 90 ? "a" : "f";
@@ -189,7 +188,7 @@ static void choose_combine(const load *l, const dw_bounds *bounds, int ranges, d
 }
 
 dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_variant *variant, dw_error *e) {
-  if (!variant) return dw__fail(e, DW_BAD_ARGUMENT, "variant", "NULL", "a pointer", "this argument must be given");
+  if (!variant) return dw__no_argument(e, "variant");
   dw_status s = dw_shape_check(shape, e);
   if (s != DW_OK) return s;
   dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 1 << 16};
