@@ -269,7 +269,6 @@ dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_varian
   if (!ctx || !source) return dw__no_argument(error, ctx ? "source" : "ctx");
   request ask;
   size_t length;
-  *source = NULL;
   dw_status status = request_check(shape, variant, &ask, error);
   return status ? status : generate(ctx, &ask, source, size ? size : &length, error);
 }
@@ -513,7 +512,6 @@ static dw_status request_key(dw_ctx *ctx, request *ask, dw_error *error) {
 dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **result, dw_error *error) {
   if (result) *result = NULL;
   if (!ctx || !result) return dw__no_argument(error, ctx ? "cubin" : "ctx");
-  *result = NULL;
   request ask;
   dw_status status = request_check(shape, variant, &ask, error);
   if (!status) status = request_key(ctx, &ask, error);
