@@ -237,10 +237,7 @@ typedef struct request {
 } request;
 
 static dw_status request_check(const dw_shape *shape, const dw_variant *variant, request *ask, dw_error *error) {
-  if (!shape) return dw__no_argument(error, "shape");
-  if (!variant) return dw__no_argument(error, "variant");
-  dw_status status = dw_shape_check(shape, error);
-  if (!status) status = dw_variant_applicable(shape, variant, error);
+  dw_status status = dw_variant_applicable(shape, variant, error);  // of a sound shape only
   if (!status) status = dw_compile_target(shape, variant, ask->target, error);
   if (status) return status;
   ask->shape = shape;

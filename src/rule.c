@@ -74,7 +74,7 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 }
 
 dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
-  if (!v) return dw__no_argument(e, "variant");
+  if (!s || !v) return dw__no_argument(e, s ? "variant" : "shape");
   dw_status status = dw_shape_check(s, e);
   if (status) return status;
     // A variant may be filled in by hand.
