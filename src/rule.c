@@ -59,7 +59,6 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (s->head_dim_qk > 576) return no(e, "qk", s->head_dim_qk, "up to 576", "q has to fit the registers of the score warps");
   if (s->head_dim_v > 512)
     return no(e, "v", s->head_dim_v, "up to 512", "the output has to fit the registers of the output warps");
-  if (s->kv_heads != 1) return no(e, "hk", s->kv_heads, "1", "rowsplit serves MLA");
   const int shared = (int)rowsplit_shared(s, v), limit = shared_limit(s);
   if (shared > limit) {
     char found[64], allowed[64];
@@ -68,24 +67,26 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
     return dw__fail(e, DW_NOT_APPLICABLE, "n_tiles", found, allowed,
                     "the ring and the scores of this many rows do not fit a block");
   }
-  if (v->setmaxnreg && (s->target == 100 || s->target == 103 || s->target < 90))
-    return no(e, "setmaxnreg", 1, "0", "not proved on this target");
+  if (v->setmaxnreg && (s->target == 100 || s->target == 103)) return no(e, "setmaxnreg", 1, "0", "not proved on this target");
+  return DW_OK;
+}
+
+// A variant may be filled in by hand.
+static dw_status check_ranges(const dw_variant *v, dw_error *e) {
+#define DW_PARAM(name, kind, lowest, highest, normal, help) \
+  if (v->name < lowest || v->name > highest) return no(e, #name, v->name, #lowest " to " #highest, help);
+#include "draftwood_variant.def"
+#undef DW_PARAM
   return DW_OK;
 }
 
 dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (!s || !v) return dw__no_argument(e, s ? "variant" : "shape");
   dw_status status = dw_shape_check(s, e);
+  if (!status) status = check_ranges(v, e);
   if (status) return status;
-    // A variant may be filled in by hand.
-#define DW_PARAM(name, kind, lowest, highest, normal, help) \
-  if (v->name < lowest || v->name > highest) return no(e, #name, v->name, #lowest " to " #highest, help);
-#include "draftwood_variant.def"
-#undef DW_PARAM
   if (s->attention != DW_MLA)
     return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "no kernel family serves GQA yet");
-  if (s->q == DW_F32 || s->kv == DW_F32)
-    return dw__fail(e, DW_NOT_APPLICABLE, s->q == DW_F32 ? "q" : "kv", "fp32", "bf16 or fp16", "q and KV are 16-bit");
   if (s->q != s->kv)
     return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
                     "q and KV meet in one matrix instruction");
