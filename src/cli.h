@@ -97,9 +97,10 @@ dw_status cli_problem_make(const dw_shape *shape, const cli_problem *asked, dw__
 dw_status cli_check_host(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
                          dw__problem *problem, dw__comparison *comparison, dw_error *error);
 
-// A GPU's context and ours (src/cli_gpu.c). CLI_GO_ON, or it has been said why there is none.
+// The GPU of this number, through the context's driver; it may be closed after the context (src/cli_gpu.c).
+dw_status cli_gpu_device(dw_ctx *ctx, int ordinal, dw__gpu **gpu, dw_error *error);
+// The first GPU's context and ours. CLI_GO_ON, or it has been said why there is none.
 typedef struct cli_gpu {
-  dw__driver *driver;
   dw__gpu *gpu;
   dw_ctx *ctx;
   char name[128];

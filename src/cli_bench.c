@@ -8,7 +8,6 @@
 
 #include "../runtime/gpu.h"
 #include "cli.h"
-#include "flow.h"
 #include "gpu_verify.h"
 #include "plan.h"
 
@@ -565,16 +564,6 @@ static dw_status find_ceilings(bench *b, dw_error *error) {
   return status;
 }
 
-static dw_status open_gpu(bench *b, dw_error *error) {
-  dw__driver *driver;
-  int count = 0;
-  dw_status status = dw__ctx_driver(b->ctx, &driver, error);
-  if (!status) status = dw__driver_device_count(driver, &count, error);
-  if (!status && b->want->device >= count)
-    status = dw__fail_int(error, DW_NO_DRIVER, "device", b->want->device, "a GPU of this machine", "%d found", count);
-  return status ? status : dw__gpu_open(driver, b->want->device, &b->gpu, error);
-}
-
 static dw_status open_tools(bench *b, const dw_shape *shape, dw_error *error) {
   dw_status status = dw__gpu_tools_open(b->ctx, b->gpu, shape->head_dim_qk, shape->head_dim_v, &b->tools, error);
   if (!status) status = dw__gpu_judge_open(b->tools, &b->judge, error);
@@ -630,7 +619,7 @@ static int exit_code(dw_error *error, const bench *b) {
 
 static dw_status run(bench *b, const char *text, dw_error *error) {
   dw_shape shape;
-  dw_status status = b->want->build_only ? DW_OK : open_gpu(b, error);
+  dw_status status = b->want->build_only ? DW_OK : cli_gpu_device(b->ctx, b->want->device, &b->gpu, error);
   if (!status) status = read_shape(b, text, &shape, error);
   if (status) return status;
   if (b->want->build_only) status = dw__gpu_tools_build(b->ctx, shape.head_dim_qk, shape.head_dim_v, shape.target, error);

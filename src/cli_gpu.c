@@ -1,9 +1,9 @@
 // The GPU side of draftwood verify: a problem's arrays copied to the device and back around one dw_launch.
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "../runtime/gpu.h"
 #include "cli.h"
+#include "flow.h"
 
 // A device copy of an array; NULL stays NULL. Blocks live until the session ends.
 static dw_status put(dw__gpu *gpu, const void *from, size_t size, const void **to, dw_error *error) {
@@ -73,27 +73,34 @@ dw_status cli_check_gpu(const cli_gpu *session, const dw_variant *variant, const
 
 // ---- session --------------------------------------------------------------------------------------------------
 
+dw_status cli_gpu_device(dw_ctx *ctx, int ordinal, dw__gpu **gpu, dw_error *error) {
+  dw__driver *driver;
+  int count = 0;
+  dw_status status = dw__ctx_driver(ctx, &driver, error);
+  if (!status) status = dw__driver_device_count(driver, &count, error);
+  if (!status && ordinal >= count)
+    status = dw__fail_int(error, DW_NO_DRIVER, "device", ordinal, "a GPU of this machine", "%d found", count);
+  return status ? status : dw__gpu_open(driver, ordinal, gpu, error);
+}
+
 int cli_gpu_open(cli_gpu *session) {
   dw_error error = {0};
   *session = (cli_gpu){0};
-  dw_status status = dw__driver_open(getenv("DRAFTWOOD_DRIVER"), &session->driver, &error);
-  if (!status) status = dw__gpu_open(session->driver, 0, &session->gpu, &error);
-  if (status) {
+  int code = cli_open(&session->ctx);
+  if (code != CLI_GO_ON) return code;
+  if (cli_gpu_device(session->ctx, 0, &session->gpu, &error)) {
     cli_usage("SKIP: no GPU can be used here: %s", error.message);
     dw_error_clear(&error);
     cli_gpu_close(session);
     return CLI_USAGE;
   }
   snprintf(session->name, sizeof session->name, "%s", dw__gpu_device(session->gpu)->name);
-  int code = cli_open(&session->ctx);
-  if (code != CLI_GO_ON) cli_gpu_close(session);
-  return code;
+  return CLI_GO_ON;
 }
 
 // Kernels go before the CUDA context that they live in.
 void cli_gpu_close(cli_gpu *session) {
   dw_ctx_destroy(session->ctx);
-  if (session->gpu) dw__gpu_close(session->gpu);
-  dw__driver_close(session->driver);
+  dw__gpu_close(session->gpu);
   *session = (cli_gpu){0};
 }

@@ -7,7 +7,6 @@
 
 #include "../runtime/gpu.h"
 #include "cli.h"
-#include "flow.h"
 #include "gpu_verify.h"
 #include "plan.h"
 #include "random.h"
@@ -272,13 +271,7 @@ static void try_images(suite *s) {
 // ---- the command ----------------------------------------------------------------------------------------------
 
 static dw_status open_suite(suite *s, dw_error *error) {
-  dw__driver *driver;
-  int count = 0;
-  dw_status status = dw__ctx_driver(s->ctx, &driver, error);
-  if (!status) status = dw__driver_device_count(driver, &count, error);
-  if (!status && s->want->device >= count)
-    status = dw__fail_int(error, DW_NO_DRIVER, "device", s->want->device, "a GPU of this machine", "%d found", count);
-  if (!status) status = dw__gpu_open(driver, s->want->device, &s->gpu, error);
+  dw_status status = cli_gpu_device(s->ctx, s->want->device, &s->gpu, error);
   if (!status) status = dw__gpu_tools_open(s->ctx, s->gpu, QK, V, &s->tools, error);
   return status ? status : dw__gpu_judge_open(s->tools, &s->judge, error);
 }
