@@ -68,4 +68,7 @@ int dw__fd_write(int fd, const void *data, size_t size);
 
 double dw__seconds(void);  // monotonic
 
+// a / b, rounded up; neither negative.
+static inline int64_t dw__ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 #endif

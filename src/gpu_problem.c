@@ -48,8 +48,6 @@ struct dw__gpu_problem {
   int64_t taken;
 };
 
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // ---- memory ---------------------------------------------------------------------------------------------------
 
 static dw_status table_make(dw__gpu *gpu, table *t, size_t bytes, dw_error *error) {
@@ -134,7 +132,7 @@ static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
 // Tokens of all requests at most, whole units each.
 static int64_t set_tokens(const dw__gpu_problem *problem) {
   const dw__gpu_spec *spec = &problem->spec;
-  return spec->batch * div_up((int64_t)spec->longest + spec->shape.width, problem->unit) * problem->unit;
+  return spec->batch * dw__ceil_div((int64_t)spec->longest + spec->shape.width, problem->unit) * problem->unit;
 }
 
 static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
@@ -142,7 +140,7 @@ static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
   int page = spec->shape.page;
   int64_t tokens = set_tokens(problem) * 5 / 4 + page;
   if (tokens < spec->pool_tokens) tokens = spec->pool_tokens;
-  int64_t pages = div_up(tokens, page);
+  int64_t pages = dw__ceil_div(tokens, page);
   problem->pool_tokens = pages * page;
   problem->kv_bytes =
     2 * extent(pages, problem->args.kv_page_stride, page, problem->args.kv_token_stride, spec->shape.head_dim_qk);
@@ -153,7 +151,7 @@ static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
 }
 
 static int table_columns(const dw__gpu_spec *spec) {
-  return (int)div_up((int64_t)spec->longest + spec->shape.width, spec->shape.page) + (spec->strided ? 2 : 0);
+  return (int)dw__ceil_div((int64_t)spec->longest + spec->shape.width, spec->shape.page) + (spec->strided ? 2 : 0);
 }
 static int table_stride(const dw__gpu_spec *spec) { return table_columns(spec) + (spec->strided ? 3 : 0); }
 
@@ -414,7 +412,7 @@ static dw_status write_set(dw__gpu_problem *problem, slot_set *set, dw_error *er
 
 static dw_status fill(dw__gpu_problem *problem, dw_tool_fill_params *params, dw_error *error) {
   unsigned blocks = (unsigned)dw__gpu_device(problem->gpu)->sm_count * 8;
-  int64_t needed = div_up(params->units, 8);
+  int64_t needed = dw__ceil_div(params->units, 8);
   if (needed < 1) return DW_OK;
   if (blocks > needed) blocks = (unsigned)needed;
   params->f16 = problem->spec.shape.kv == DW_F16;
@@ -513,7 +511,7 @@ dw_status dw__gpu_problem_poison(dw__gpu_problem *problem, dw_error *error) {
 }
 
 static dw_status run_count(dw__gpu_problem *problem, dw__tool tool, dw_tool_count_params *params, dw_error *error) {
-  int64_t blocks = div_up(params->elements, 256), most = (int64_t)dw__gpu_device(problem->gpu)->sm_count * 8;
+  int64_t blocks = dw__ceil_div(params->elements, 256), most = (int64_t)dw__gpu_device(problem->gpu)->sm_count * 8;
   params->count = problem->count;
   params->poison = params->element_bytes == 4 ? POISON_WORD : POISON_WORD & 0xFFFF;
   return blocks ? dw__gpu_tool_run(problem->tools, tool, (unsigned)(blocks < most ? blocks : most), 1, 1, params, error)

@@ -22,7 +22,6 @@ struct dw__gpu_judge {
 };
 
 static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
-static int div_up(int64_t a, int64_t b) { return (int)((a + b - 1) / b); }
 
 // ---- from arguments to parameters -----------------------------------------------------------------------------
 
@@ -30,11 +29,11 @@ static int div_up(int64_t a, int64_t b) { return (int)((a + b - 1) / b); }
 static void choose_chunks(dw_oracle_params *p, int most_tokens) {
   const int64_t wanted = 32768;  // pieces of work, two vectors a warp
   int64_t vectors = (int64_t)p->total_q * p->heads, chunks = vectors > 0 ? wanted / vectors : 1;
-  int most = div_up(most_tokens > 0 ? most_tokens : 1, 128);
+  int most = dw__ceil_div(most_tokens > 0 ? most_tokens : 1, 128);
   if (chunks > most) chunks = most;
   if (chunks < 1) chunks = 1;
-  p->chunk_tokens = div_up(div_up(most_tokens > 0 ? most_tokens : 1, chunks), 32) * 32;
-  p->chunks = div_up(most_tokens > 0 ? most_tokens : 1, p->chunk_tokens);
+  p->chunk_tokens = dw__ceil_div(dw__ceil_div(most_tokens > 0 ? most_tokens : 1, chunks), 32) * 32;
+  p->chunks = dw__ceil_div(most_tokens > 0 ? most_tokens : 1, p->chunk_tokens);
 }
 
 dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *args, int most_tokens) {
@@ -245,7 +244,7 @@ dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, con
   dw_status status = dw__gpu_fill(judge->gpu, p.rows, 0, judge->rooms[ROWS].bytes, error);
   if (!status)
     status =
-      dw__gpu_tool_run(judge->tools, DW__TOOL_COMPARE, (unsigned)div_up((int64_t)shape->width * shape->heads, DW_T_WARPS),
+      dw__gpu_tool_run(judge->tools, DW__TOOL_COMPARE, (unsigned)dw__ceil_div((int64_t)shape->width * shape->heads, DW_T_WARPS),
                        (unsigned)args->batch, 1, &p, error);
   if (!status) status = dw__gpu_download(judge->gpu, found, p.rows, bytes, error);
   if (!status) status = compare_rows(shape, args->batch, found, rows, comparison, error);

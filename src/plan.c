@@ -6,14 +6,13 @@
 
 #include "rule.h"
 
-static int ceil_div(long long a, long long b) { return (int)((a + b - 1) / b); }
 static size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static int max_rows(const dw_shape *shape) { return shape->width * shape->heads; }
 static int max_total_q(const dw_shape *shape, const dw_bounds *bounds) {
   return bounds->total_q ? bounds->total_q : bounds->batch * shape->width;
 }
-static int mask_words(const dw_shape *shape) { return ceil_div(shape->width, 32); }
+static int mask_words(const dw_shape *shape) { return dw__ceil_div(shape->width, 32); }
 
 dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_error *e) {
   if (bounds->batch < 1 || bounds->batch > 65535)
@@ -27,10 +26,10 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
   if (bounds->split_tokens < 0 || bounds->split_tokens % 16)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "0 or a multiple of 16",
                         "tokens of a KV range in FIXED mode");
-  if (bounds->split_tokens && ceil_div(bounds->kv_len, bounds->split_tokens) > 65535)
+  if (bounds->split_tokens && dw__ceil_div(bounds->kv_len, bounds->split_tokens) > 65535)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "at least kv_len / 65535",
                         "the ranges of a request are a grid dimension");
-  if (bounds->split_tokens && (long long)bounds->batch * ceil_div(bounds->kv_len, bounds->split_tokens) > INT32_MAX)
+  if (bounds->split_tokens && (long long)bounds->batch * dw__ceil_div(bounds->kv_len, bounds->split_tokens) > INT32_MAX)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "at most 2147483647 ranges in all",
                         "partial results have a slot each");
   return DW_OK;
@@ -41,7 +40,7 @@ static void add_combine(const dw_shape *shape, const dw_variant *variant, const 
   dw__plan_kernel *k = &plan->kernels[plan->count++];
   *k = (dw__plan_kernel){
     .entry = "dw_combine", .grid = {1, (unsigned)bounds->batch, 1}, .block = 128, .dependent = shape->target >= 90};
-  k->grid[0] = (unsigned)ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
+  k->grid[0] = (unsigned)dw__ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
   if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = (8 * 132 + 192) * sizeof(float);
 }
 
@@ -63,7 +62,7 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   dw__plan_kernel *main = &plan->kernels[plan->count++];
   *main = (dw__plan_kernel){.entry = "dw_verify", .block = 128, .dynamic_shared = dw_shared_bytes(shape, variant)};
   if (variant->family == DW_REFERENCE) {
-    main->grid[0] = (unsigned)ceil_div(rows, 4);
+    main->grid[0] = (unsigned)dw__ceil_div(rows, 4);
     main->grid[1] = (unsigned)bounds->batch;
     main->grid[2] = 1;
     return DW_OK;
@@ -75,7 +74,7 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
   add_combine(shape, variant, bounds, plan);
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
-  plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)ceil_div(words, 128), 1, 1}, .block = 128};
+  plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128};
 
   // Workspace: [partials][their lse][packed mask], each 256-byte aligned.
   const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
@@ -112,13 +111,13 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->table_columns = a->table_columns;
   p->block_table_stride = or_default(a->block_table_stride, a->table_columns);
   p->width = a->width ? a->width : shape->width;
-  p->mask_row_stride = or_default(a->mask_row_stride, ceil_div(p->width, 32));
+  p->mask_row_stride = or_default(a->mask_row_stride, dw__ceil_div(p->width, 32));
   p->scale_log2 = (float)(a->softmax_scale * log2e);
   p->lse_factor = a->lse_base_e ? (float)ln2 : 1.f;
   p->batch = a->batch;
   p->total_q = a->total_q ? a->total_q : a->batch * p->width;
   p->rows = max_rows(shape);
-  const int tiles = ceil_div((long long)p->width * shape->heads, 8);  // of a request with that width
+  const int tiles = dw__ceil_div((long long)p->width * shape->heads, 8);  // of a request with that width
   p->group_tiles = tiles / plan->groups;
   p->group_more = tiles % plan->groups;
   p->ranges = plan->ranges;
@@ -269,7 +268,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   TRY(need_range((int)a->mask_kind, "mask_kind", 0, 2, "DW_MASK_NONE, DW_MASK_PARENTS or DW_MASK_BITS", e));
   if (a->mask_kind != DW_MASK_NONE) TRY(need(a->mask, "mask", 4, e));
   if (a->mask_kind == DW_MASK_BITS && a->mask_row_stride)
-    TRY(need_range(a->mask_row_stride, "mask_row_stride", ceil_div(a->width ? a->width : shape->width, 32), INT64_MAX / 4,
+    TRY(need_range(a->mask_row_stride, "mask_row_stride", dw__ceil_div(a->width ? a->width : shape->width, 32), INT64_MAX / 4,
                    "a row of the mask has a bit a draft", e));
   if (!(a->softmax_scale > 0.f) || !isfinite(a->softmax_scale)) {
     char found[32];

@@ -7,11 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static int ceil_div(long long a, long long b) { return (int)((a + b - 1) / b); }
 static int least(int a, int b) { return a < b ? a : b; }
 static int most(int a, int b) { return a > b ? a : b; }
 
-static int row_tiles(const dw_shape *shape) { return ceil_div((long long)shape->width * shape->heads, 8); }
+static int row_tiles(const dw_shape *shape) { return dw__ceil_div((long long)shape->width * shape->heads, 8); }
 
 // ---- resources ------------------------------------------------------------------------------------------------
 
@@ -135,7 +134,7 @@ typedef struct load {
   8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
 
 static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
-  load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles = ceil_div(bounds->kv_len, 16)};
+  load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles = dw__ceil_div(bounds->kv_len, 16)};
   // FIXED: one choice for every length and batch, so that a request has the same bits in all of them.
   l.tiles_per_sm = bounds->split_tokens ? LONG_LOAD : (double)l.tiles * bounds->batch / bounds->sm_count;
   return l;
@@ -143,20 +142,21 @@ static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
 
 static int choose_n_tiles(const load *l) {
   const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : 5;
-  int groups = ceil_div(l->row_tiles, largest);
+  int groups = dw__ceil_div(l->row_tiles, largest);
   if (l->tiles_per_sm < LONG_LOAD && l->row_tiles >= 4) groups = most(groups, 2);
-  return ceil_div(l->row_tiles, groups);  // as even as they go
+  return dw__ceil_div(l->row_tiles, groups);  // as even as they go
 }
 
 static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
-  return variant->family == DW_ROWSPLIT ? ceil_div(row_tiles(shape), variant->n_tiles) : ceil_div(row_tiles(shape) * 8LL, 4);
+  return variant->family == DW_ROWSPLIT ? dw__ceil_div(row_tiles(shape), variant->n_tiles)
+                                        : dw__ceil_div(row_tiles(shape) * 8LL, 4);
 }
 
 // One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
 static int choose_ranges(const load *l, const dw_bounds *bounds, int groups) {
   int ranges = most(1, bounds->sm_count / (groups * bounds->batch));
   const int tiles_each = groups >= 4 ? 4 : 2;
-  ranges = least(ranges, most(1, ceil_div(l->tiles, tiles_each)));
+  ranges = least(ranges, most(1, dw__ceil_div(l->tiles, tiles_each)));
   if (l->tiles_per_sm < LONG_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
   return ranges;
 }
@@ -165,7 +165,7 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
   dw_split s = {.groups = choose_groups(shape, variant), .ranges = 1};
   if (variant->family == DW_REFERENCE) return s;
   const load l = load_of(shape, bounds);
-  if (bounds->split_tokens) s.ranges = ceil_div(bounds->kv_len, bounds->split_tokens);
+  if (bounds->split_tokens) s.ranges = dw__ceil_div(bounds->kv_len, bounds->split_tokens);
   else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
   else s.ranges = choose_ranges(&l, bounds, s.groups);
   return s;
