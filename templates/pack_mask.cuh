@@ -33,8 +33,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_pack_mask(const __grid_cons
   } else if (p.mask_kind == DW_P_MASK_BITS) {
     bits = ldg_nc_u32((const u32 *)p.mask + q_row * p.mask_row_stride + word);
   } else {
-    const int last = node - word * 32;
-    bits = last < 0 ? 0u : last >= 31 ? ~0u : (2u << last) - 1;
+    bits = chain_bits(node - word * 32);
   }
   ((u32 *)p.out)[q_row * p.out_row_stride + word] = bits;
 }

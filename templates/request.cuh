@@ -77,6 +77,9 @@ DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
 // ---- tree mask ------------------------------------------------------------------------------------------------
 constexpr int DEAD = -2;  // parent of a padding node
 
+// The bits 0 to `last`: with no mask a node sees itself and all before it.
+DEV u32 chain_bits(int last) { return last < 0 ? 0u : last >= 31 ? ~0u : (2u << last) - 1; }
+
 // Which of the 32 tokens t0, t0 + 1, ... does the node see? Bit i stands for token t0 + i. `bits` is the node's mask row
 // (BITS, or PARENTS packed to bits); tokens of the prefix are visible, tokens past the end are not.
 DEV u32 visible_tokens(const dw_params &p, const Request &r, int node, int t0) {
@@ -84,8 +87,7 @@ DEV u32 visible_tokens(const dw_params &p, const Request &r, int node, int t0) {
   const int base = column > 0 ? column : 0;
   u32 drafts = 0;  // bit i: draft base + i
   if (p.mask_kind == DW_P_MASK_NONE) {
-    const int last = node - base;
-    drafts = last < 0 ? 0u : last >= 31 ? ~0u : (2u << last) - 1;
+    drafts = chain_bits(node - base);
   } else if (base < r.nodes) {
     const u32 *words = (const u32 *)p.mask + (r.first_row + node) * p.mask_row_stride + (base >> 5);
     const u32 shift = base & 31;

@@ -56,7 +56,7 @@ static const fault faults[] = {
   {"rows_of_the_next_group_written", ROWSPLIT, "if (row < c.rows) stg_cg_v4", "stg_cg_v4"},
   // Masks.
   {"mask_off_by_one", REQUEST, "last >= 31 ? ~0u : (2u << last) - 1;", "last >= 31 ? ~0u : (1u << last) - 1;"},
-  {"mask_one_too_many", REQUEST, "const int last = node - base;", "const int last = node - base + 1;"},
+  {"mask_one_too_many", REQUEST, "chain_bits(node - base)", "chain_bits(node - base + 1)"},
   {"prefix_edge_off_by_one", REQUEST, "return drafts << -column | ((1u << -column) - 1);",
    "return drafts << -column | ((1u << -column) - 1) >> 1;"},
   {"root_never_seen", "pack_mask.cuh", "at = parent < at ? parent : -1;", "at = parent < at && parent ? parent : -1;"},
