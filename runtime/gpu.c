@@ -35,7 +35,7 @@ static dw_status done(const dw__gpu *gpu, const char *call, int result, dw_error
 }
 #define CALL(gpu, name, ...) done(gpu, #name, (gpu)->table.name(__VA_ARGS__), error)
 
-// ---- session --------------------------------------------------------------------------------------------------
+// ---- opening --------------------------------------------------------------------------------------------------
 
 static const char *fill_table(void *library, dw__gpu_table *table) {
   static const dw__symbol symbols[] = {
@@ -170,7 +170,7 @@ dw_status dw__gpu_launch(dw__gpu *gpu, const dw__launch *launch, void *params, d
   return dw__driver_launch(gpu->driver, launch, list, gpu->stream, error);
 }
 
-// Whatever the session's stream still does might be read by the captured calls' first replay only; but an upload in flight is
+// Whatever the GPU's stream still does might be read by the captured calls' first replay only; but an upload in flight is
 // no part of a graph, so the stream is empty before.
 dw_status dw__gpu_capture_begin(dw__gpu *gpu, dw__capture_mode mode, void **side, dw_error *error) {
   dw_status status = dw__gpu_sync(gpu, error);

@@ -1,5 +1,5 @@
 // What our own tools (bench, verify) need of a GPU and the product does not: device memory, copies, events, and graphs captured
-// on a side stream. A session owns the primary context of one device, its streams and every block it was asked for; closing it
+// on a side stream. A dw__gpu owns the primary context of one device, its streams and every block it was asked for; closing it
 // gives all of that back. Not for several threads at once.
 #ifndef DRAFTWOOD_GPU_H
 #define DRAFTWOOD_GPU_H
@@ -46,7 +46,7 @@ typedef struct dw__gpu_table {
 #undef X
 } dw__gpu_table;
 
-// ---- session --------------------------------------------------------------------------------------------------
+// ---- opening --------------------------------------------------------------------------------------------------
 typedef struct dw__gpu dw__gpu;
 
 // Makes the device's primary context current in this thread. DW_NO_DRIVER or DW_DRIVER where there is no GPU.
@@ -74,7 +74,7 @@ dw_status dw__gpu_fill_word(dw__gpu *gpu, void *to, uint32_t word, size_t bytes,
 size_t dw__gpu_free_bytes(dw__gpu *gpu);
 
 // ---- launches and graphs --------------------------------------------------------------------------------------
-// One kernel with one parameter struct, on the session's stream.
+// One kernel with one parameter struct, on the GPU's stream.
 dw_status dw__gpu_launch(dw__gpu *gpu, const dw__launch *launch, void *params, dw_error *error);
 
 // GLOBAL forbids other threads' unsafe calls during the capture, RELAXED forbids nothing.

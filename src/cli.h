@@ -105,9 +105,9 @@ typedef struct cli_gpu {
   dw_ctx *ctx;
   char name[128];
 } cli_gpu;
-int cli_gpu_open(cli_gpu *session);
-void cli_gpu_close(cli_gpu *session);
-dw_status cli_check_gpu(const cli_gpu *session, const dw_variant *variant, const cli_problem *asked, dw__problem *problem,
+int cli_gpu_open(cli_gpu *board);
+void cli_gpu_close(cli_gpu *board);
+dw_status cli_check_gpu(const cli_gpu *board, const dw_variant *variant, const cli_problem *asked, dw__problem *problem,
                         dw__comparison *comparison, dw_error *error);
 json_t *cli_comparison_json(const dw__comparison *comparison);
 

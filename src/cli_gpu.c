@@ -5,7 +5,7 @@
 #include "cli.h"
 #include "flow.h"
 
-// A device copy of an array; NULL stays NULL. Blocks live until the session ends.
+// A device copy of an array; NULL stays NULL. Blocks live until the GPU is closed.
 static dw_status put(dw__gpu *gpu, const void *from, size_t size, const void **to, dw_error *error) {
   void *address = NULL;
   *to = NULL;
@@ -61,17 +61,17 @@ static dw_status launch(dw__gpu *gpu, const dw_kernel *kernel, dw__problem *prob
   return status;
 }
 
-dw_status cli_check_gpu(const cli_gpu *session, const dw_variant *variant, const cli_problem *asked, dw__problem *problem,
+dw_status cli_check_gpu(const cli_gpu *board, const dw_variant *variant, const cli_problem *asked, dw__problem *problem,
                         dw__comparison *comparison, dw_error *error) {
   dw_kernel *kernel;
   const dw_shape *shape = &problem->spec.shape;
   dw_bounds bounds = cli_problem_bounds(shape, asked);
-  dw_status status = dw_kernel_get(session->ctx, shape, variant, &bounds, &kernel, error);
-  if (!status) status = launch(session->gpu, kernel, problem, error);
+  dw_status status = dw_kernel_get(board->ctx, shape, variant, &bounds, &kernel, error);
+  if (!status) status = launch(board->gpu, kernel, problem, error);
   return status ? status : dw__problem_compare(problem, comparison, error);
 }
 
-// ---- session --------------------------------------------------------------------------------------------------
+// ---- opening --------------------------------------------------------------------------------------------------
 
 dw_status cli_gpu_device(dw_ctx *ctx, int ordinal, dw__gpu **gpu, dw_error *error) {
   dw__driver *driver;
@@ -83,24 +83,24 @@ dw_status cli_gpu_device(dw_ctx *ctx, int ordinal, dw__gpu **gpu, dw_error *erro
   return status ? status : dw__gpu_open(driver, ordinal, gpu, error);
 }
 
-int cli_gpu_open(cli_gpu *session) {
+int cli_gpu_open(cli_gpu *board) {
   dw_error error = {0};
-  *session = (cli_gpu){0};
-  int code = cli_open(&session->ctx);
+  *board = (cli_gpu){0};
+  int code = cli_open(&board->ctx);
   if (code != CLI_GO_ON) return code;
-  if (cli_gpu_device(session->ctx, 0, &session->gpu, &error)) {
+  if (cli_gpu_device(board->ctx, 0, &board->gpu, &error)) {
     cli_usage("SKIP: no GPU can be used here: %s", error.message);
     dw_error_clear(&error);
-    cli_gpu_close(session);
+    cli_gpu_close(board);
     return CLI_USAGE;
   }
-  snprintf(session->name, sizeof session->name, "%s", dw__gpu_device(session->gpu)->name);
+  snprintf(board->name, sizeof board->name, "%s", dw__gpu_device(board->gpu)->name);
   return CLI_GO_ON;
 }
 
 // Kernels go before the CUDA context that they live in.
-void cli_gpu_close(cli_gpu *session) {
-  dw_ctx_destroy(session->ctx);
-  dw__gpu_close(session->gpu);
-  *session = (cli_gpu){0};
+void cli_gpu_close(cli_gpu *board) {
+  dw_ctx_destroy(board->ctx);
+  dw__gpu_close(board->gpu);
+  *board = (cli_gpu){0};
 }

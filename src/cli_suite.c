@@ -351,7 +351,7 @@ int cli_suite(const cli_command *self, int argc, char **argv) {
   code = want.build_only ? build_all(&s) : run_suite(&s);
   dw__gpu_judge_close(s.judge);
   dw__gpu_tools_close(s.tools);
-  dw_ctx_destroy(s.ctx);  // its kernels live in the session's CUDA context
+  dw_ctx_destroy(s.ctx);  // its kernels live in the GPU's CUDA context
   dw__gpu_close(s.gpu);
   return code;
 }

@@ -1,4 +1,4 @@
-// The kernels of templates/gpu_tools.cu.lua, built through the cache like any other and loaded for a device session.
+// The kernels of templates/gpu_tools.cu.lua, built through the cache like any other and loaded on one GPU.
 #ifndef DRAFTWOOD_GPU_TOOLS_RUN_H
 #define DRAFTWOOD_GPU_TOOLS_RUN_H
 
@@ -32,7 +32,7 @@ dw_status dw__gpu_tools_source(dw_ctx *ctx, const char *part, int head_dim_qk, i
 dw_status dw__gpu_tools_open(dw_ctx *ctx, dw__gpu *gpu, int head_dim_qk, int head_dim_v, dw__gpu_tools **tools,
                              dw_error *error);
 void dw__gpu_tools_close(dw__gpu_tools *tools);
-// On the session's stream. Threads a block are the kernel's own.
+// On the GPU's stream. Threads a block are the kernel's own.
 dw_status dw__gpu_tool_run(const dw__gpu_tools *tools, dw__tool tool, unsigned x, unsigned y, unsigned z, void *params,
                            dw_error *error);
 dw__gpu *dw__gpu_tools_gpu(const dw__gpu_tools *tools);

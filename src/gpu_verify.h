@@ -47,7 +47,7 @@ typedef struct dw__gpu_verdict {
   double seconds;
 } dw__gpu_verdict;
 
-// ctx's kernels are loaded for the session's device. DW_OK or what went wrong, at verdict->step.
+// ctx's kernels are loaded for the tools' GPU. DW_OK or what went wrong, at verdict->step.
 dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge *judge, const dw__gpu_check *check,
                          dw__gpu_verdict *verdict, dw_error *error);
 
