@@ -10,10 +10,7 @@
 #include <cmocka.h>
 
 #include "runtime.h"
-
-#ifndef TEST_SOURCE_DIR
-#define TEST_SOURCE_DIR "."
-#endif
+#include "support.h"
 
 typedef struct cubin {
   char *data;
@@ -21,11 +18,10 @@ typedef struct cubin {
 } cubin;
 
 static cubin open_data(const char *name) {
-  char path[512];
-  cubin read = {0};
-  dw_error error = {0};
-  snprintf(path, sizeof path, "%s/tests/data/%s.cubin", TEST_SOURCE_DIR, name);
-  if (dw__file_read(path, &read.data, &read.size, &error)) fail_msg("%s", error.message);
+  char file[128];
+  cubin read;
+  snprintf(file, sizeof file, "%s.cubin", name);
+  read.data = read_data(file, &read.size);
   return read;
 }
 

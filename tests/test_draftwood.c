@@ -20,29 +20,9 @@
 #include "../runtime/nvrtc_table.h"
 #include "flow.h"
 #include "plan.h"
-
-#ifndef TEST_SOURCE_DIR
-#define TEST_SOURCE_DIR "."
-#endif
+#include "support.h"
 
 // ---- a folder with templates and a cache for each test --------------------------------------------------------
-
-static char folder[64];
-
-static const char *path_of(const char *name) {
-  static char paths[4][256];
-  static int next;
-  char *path = paths[next++ % 4];
-  snprintf(path, 256, "%s/%s", folder, name);
-  return path;
-}
-
-static void write_text(const char *name, const char *text) {
-  FILE *file = fopen(path_of(name), "w");
-  assert_non_null(file);
-  fputs(text, file);
-  assert_int_equal(fclose(file), 0);
-}
 
 // A template has to declare every parameter that it is handed: the shape's, and the variant's as its list has them.
 #define DECLARE_int "param.int"
@@ -71,20 +51,11 @@ static const char template_text[] = "extern \"C\" __global__ void dw_verify(int 
 
 static void fake_reset(void);
 
-static int make_folder(void **state) {
-  (void)state;
-  strcpy(folder, "/tmp/test_draftwood.XXXXXX");
-  if (!mkdtemp(folder) || mkdir(path_of("templates"), 0700)) return -1;
+static int set_up(void **state) {
+  if (make_folder(state) || mkdir(path_of("templates"), 0700)) return -1;
   write_template(template_text);
   fake_reset();
   return 0;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", folder);
-  return system(command);
 }
 
 // ---- a stand-in for NVRTC -------------------------------------------------------------------------------------
@@ -99,10 +70,8 @@ static struct {
 } fake;
 
 static void fake_load(const char *name) {
-  char path[512];
-  snprintf(path, sizeof path, "%s/tests/data/%s", TEST_SOURCE_DIR, name);
   dw__release(fake.cubin);
-  assert_int_equal(dw__file_read(path, &fake.cubin, &fake.size, NULL), DW_OK);
+  fake.cubin = read_data(name, &fake.size);
 }
 
 static void fake_reset(void) {
@@ -222,18 +191,6 @@ static dw_ctx *with_fake(dw_ctx *ctx) {
   assert_int_equal(dw__nvrtc_open_table(&fake_table, &nvrtc, &error), DW_OK);
   dw__ctx_use_nvrtc(ctx, nvrtc);
   return ctx;
-}
-
-static dw_shape shape_of(const char *text) {
-  dw_shape shape;
-  assert_int_equal(dw_shape_parse(text, &shape, NULL), DW_OK);
-  return shape;
-}
-
-static dw_variant variant_of(const char *text) {
-  dw_variant variant;
-  assert_int_equal(dw_variant_parse(text, &variant, NULL), DW_OK);
-  return variant;
 }
 
 static dw_status build_width(dw_ctx *ctx, int width, dw_cubin **cubin, dw_error *error) {
@@ -1103,7 +1060,7 @@ static void targets_run_where_they_should(void **state) {
   assert_false(dw__device_runs("sm_90", 120));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, remove_folder)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

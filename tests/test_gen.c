@@ -19,43 +19,9 @@
 
 #include "gen.h"
 #include "lua_api.h"
+#include "support.h"
 
-#ifndef TEST_SOURCE_DIR
-#define TEST_SOURCE_DIR "."
-#endif
 #define GOLDEN TEST_SOURCE_DIR "/tests/golden/gen"
-
-// ---- a template folder for each test --------------------------------------------------------------------------
-
-static char folder[64];
-
-static int make_folder(void **state) {
-  (void)state;
-  strcpy(folder, "/tmp/test_gen.XXXXXX");
-  return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", folder);
-  return system(command);
-}
-
-static const char *path_of(const char *name) {
-  static char path[256];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
-  return path;
-}
-
-static void write_bytes(const char *name, const char *data, size_t size) {
-  FILE *file = fopen(path_of(name), "wb");
-  assert_non_null(file);
-  assert_int_equal(fwrite(data, 1, size, file), size);
-  assert_int_equal(fclose(file), 0);
-}
-
-static void write_text(const char *name, const char *text) { write_bytes(name, text, strlen(text)); }
 
 // ---- rendering ------------------------------------------------------------------------------------------------
 
@@ -82,7 +48,7 @@ static outcome render_from(const char *dir, const char *name, const dw__gen_para
 
 static outcome render_with(const char *text, const dw__gen_param *params, size_t count) {
   write_text("t.cu.lua", text);
-  return render_from(folder, "t", params, count);
+  return render_from(test_folder, "t", params, count);
 }
 
 // What the template makes, without heading and marks.
@@ -358,14 +324,14 @@ static void missing_templates(void **state) {
   write_text("t.cu.lua", "a");
   const char *names[] = {"none", "../t", "t.cu.lua", "", "a/../t"};
   for (size_t i = 0; i < DW__COUNT(names); i++) {
-    outcome o = render_from(folder, names[i], NULL, 0);
+    outcome o = render_from(test_folder, names[i], NULL, 0);
     assert_non_null(strstr(o.error.message, "no such template"));
     check_failure(o, names[i]);
   }
   char longer[300];
   memset(longer, 'x', sizeof longer);
   longer[sizeof longer - 1] = 0;
-  outcome o = render_from(folder, longer, NULL, 0);
+  outcome o = render_from(test_folder, longer, NULL, 0);
   check_failure(o, "xxx");
 }
 
@@ -380,19 +346,19 @@ static void check_open(const char *dir, dw_status status, const char *part) {
 static void folders_that_cannot_be_used(void **state) {
   (void)state;
   check_open("/no/such/folder", DW_NOT_FOUND, "/no/such/folder");
-  check_open(folder, DW_NOT_FOUND, "it holds no .cu.lua, .cuh or .h file");
+  check_open(test_folder, DW_NOT_FOUND, "it holds no .cu.lua, .cuh or .h file");
   write_text("t.txt", "no template");
   write_text(".t.cu.lua", "an editor's lock");
-  check_open(folder, DW_NOT_FOUND, "it holds no");
+  check_open(test_folder, DW_NOT_FOUND, "it holds no");
   check_open(path_of("t.txt"), DW_NOT_FOUND, "t.txt");
   write_bytes("t.cu.lua", "a\0b", 3);
-  check_open(folder, DW_TEMPLATE, "templates/t.cu.lua: it holds a zero byte");
+  check_open(test_folder, DW_TEMPLATE, "templates/t.cu.lua: it holds a zero byte");
   write_text("t.cu.lua", "a");
   mkdir(path_of("folder.h"), 0700);
-  check_open(folder, DW_IO, "folder.h");
+  check_open(test_folder, DW_IO, "folder.h");
   rmdir(path_of("folder.h"));
   write_text("a_name_so_long_that_lua_would_shorten_it_in_its_messages_.cuh", "a");
-  check_open(folder, DW_IO, "shorter file names");
+  check_open(test_folder, DW_IO, "shorter file names");
 }
 
 // ---- the sandbox ----------------------------------------------------------------------------------------------
@@ -460,7 +426,7 @@ static dw__buf compile_messages(const char *text) {
   write_bytes("made.cc", o.source, o.size);
   outcome_free(&o);
   char command[512];
-  snprintf(command, sizeof command, "cd '%s' && LC_ALL=C g++ -std=c++20 -fsyntax-only made.cc 2>&1", folder);
+  snprintf(command, sizeof command, "cd '%s' && LC_ALL=C g++ -std=c++20 -fsyntax-only made.cc 2>&1", test_folder);
   FILE *pipe = popen(command, "r");
   assert_non_null(pipe);
   dw__buf said = {0};
@@ -594,15 +560,15 @@ static void digest_follows_names_and_bytes(void **state) {
   (void)state;
   write_text("t.cu.lua", "a\n");
   write_text("a.cuh", "b\n");
-  dw__digest first = digest_of(folder);
+  dw__digest first = digest_of(test_folder);
   write_text("notes.txt", "no template");
-  assert_true(same_digest(first, digest_of(folder)));
+  assert_true(same_digest(first, digest_of(test_folder)));
   write_text("a.cuh", "c\n");
-  assert_false(same_digest(first, digest_of(folder)));
+  assert_false(same_digest(first, digest_of(test_folder)));
   write_text("a.cuh", "b\n");
-  assert_true(same_digest(first, digest_of(folder)));
+  assert_true(same_digest(first, digest_of(test_folder)));
   write_text("b.cuh", "");
-  assert_false(same_digest(first, digest_of(folder)));
+  assert_false(same_digest(first, digest_of(test_folder)));
   assert_true(same_digest(digest_of(NULL), digest_of(NULL)));
   assert_false(same_digest(first, digest_of(NULL)));
 }
@@ -614,7 +580,7 @@ static void files_are_read_at_open(void **state) {
   char *source = NULL;
   size_t size = 0;
   write_text("t.cu.lua", "before");
-  assert_int_equal(dw__gen_open(folder, &gen, NULL), DW_OK);
+  assert_int_equal(dw__gen_open(test_folder, &gen, NULL), DW_OK);
   write_text("t.cu.lua", "after");
   assert_int_equal(dw__gen_render(gen, "t", NULL, 0, &source, &size, NULL), DW_OK);
   assert_non_null(strstr(source, "before"));
@@ -689,7 +655,7 @@ static void out_of_memory_in_a_failing_template(void **state) {
   write_text("t.cu.lua", "a\n@ error('boom')\n");
   for (long n = 1; n < 3000; n += 3) {
     dw__alloc_fail_after(n);
-    outcome o = render_from(folder, "t", NULL, 0);
+    outcome o = render_from(test_folder, "t", NULL, 0);
     dw__alloc_fail_after(0);
     assert_true(o.status == DW_OUT_OF_MEMORY || o.status == DW_TEMPLATE);
     outcome_free(&o);

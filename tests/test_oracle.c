@@ -17,6 +17,7 @@
 #include "oracle.h"
 #include "problem.h"
 #include "random.h"
+#include "support.h"
 
 static void assert_near(double found, double expected, double within) {
   if (!(fabs(found - expected) <= within)) fail_msg("found %.17g, expected %.17g within %g", found, expected, within);
@@ -207,7 +208,7 @@ typedef struct paper {
 
 static void paper_make(paper *p, int tokens, const double *scores, int rows) {
   *p = (paper){0};
-  assert_int_equal(dw_shape_parse("mla:h=1,t=4,qk=32,v=16,q=fp16,kv=fp16,o=fp32", &p->shape, NULL), DW_OK);
+  p->shape = shape_of("mla:h=1,t=4,qk=32,v=16,q=fp16,kv=fp16,o=fp32");
   for (int j = 0; j < 16; j++)
     for (int d = 0; d < 32; d++) {
       double value = d < 16 ? 10 * j + d : d > 16 ? 7 : j < tokens ? scores[j] : NAN;
@@ -391,7 +392,8 @@ static void visible_nan_is_not_hidden(void **state) {
 static const int some_prefix[] = {70, 0, 33, 0, 5}, some_rows[] = {9, 4, 0, 1, 7};
 
 static dw__problem_spec usual(void) {
-  dw__problem_spec spec = {.batch = 5,
+  dw__problem_spec spec = {.shape = shape_of("mla:h=3,t=9,qk=48,v=32"),
+                           .batch = 5,
                            .prefix = some_prefix,
                            .rows = some_rows,
                            .mask_kind = DW_MASK_PARENTS,
@@ -401,7 +403,6 @@ static dw__problem_spec usual(void) {
                            .q_scale = 1,
                            .spare_pages = 2,
                            .seed = 42};
-  assert_int_equal(dw_shape_parse("mla:h=3,t=9,qk=48,v=32", &spec.shape, NULL), DW_OK);
   return spec;
 }
 

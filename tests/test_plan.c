@@ -12,18 +12,7 @@
 #include "plan.h"
 #include "random.h"
 #include "rule.h"
-
-static dw_shape shape_of(const char *text) {
-  dw_shape shape;
-  assert_int_equal(dw_shape_parse(text, &shape, NULL), DW_OK);
-  return shape;
-}
-
-static dw_variant variant_of(const char *text) {
-  dw_variant variant;
-  assert_int_equal(dw_variant_parse(text, &variant, NULL), DW_OK);
-  return variant;
-}
+#include "support.h"
 
 #define SHAPE "mla:h=8,t=9,page=16"
 #define FEW "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=few,combine_splits=8"

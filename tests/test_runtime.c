@@ -16,21 +16,10 @@
 
 #include "nvrtc_table.h"
 #include "runtime.h"
+#include "support.h"
 
 // The stand-in is part of this program.
 #include "fake_driver.c"
-
-#ifndef TEST_SOURCE_DIR
-#define TEST_SOURCE_DIR "."
-#endif
-
-static char *read_data(const char *name, size_t *size) {
-  char path[512], *data = NULL;
-  dw_error error = {0};
-  snprintf(path, sizeof path, "%s/tests/data/%s", TEST_SOURCE_DIR, name);
-  if (dw__file_read(path, &data, size, &error)) fail_msg("%s", error.message);
-  return data;
-}
 
 // ---- NVRTC: the library itself --------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 
 #include "core.h"
 #include "random.h"
+#include "support.h"
 
 #define FIELDS_MLA "h, t, qk, v, page, q, kv, o, target, limits"
 #define FIELDS_GQA "h, hk, t, d, qk, v, page, q, kv, o, target, limits"
@@ -18,15 +19,8 @@
   "mla:, gqa:, kimi-k2.6-tp4, kimi-k2.6-tp8, kimi-k2.6-tp16, deepseek-v3-tp4, deepseek-v3-tp8, deepseek-v3-tp16, " \
   "qwen3-8b, qwen3-coder-30b-a3b"
 
-static dw_shape parsed(const char *text) {
-  dw_shape shape;
-  dw_error e = {0};
-  if (dw_shape_parse(text, &shape, &e)) fail_msg("%s: %s", text, e.message);
-  return shape;
-}
-
 static void assert_prints(const char *text, const char *canonical) {
-  dw_shape shape = parsed(text);
+  dw_shape shape = shape_of(text);
   char printed[DW_TEXT_MAX];
   assert_int_equal(dw_shape_print(&shape, printed, sizeof printed), strlen(canonical));
   assert_string_equal(printed, canonical);
@@ -52,10 +46,10 @@ static void shape_has_one_canonical_text(void **state) {
 
 static void shape_out_follows_q_unless_given(void **state) {
   (void)state;
-  assert_int_equal(parsed("mla:h=8,t=9,q=f16").out, DW_F16);
-  assert_int_equal(parsed("mla:h=8,t=9,q=fp16,o=bf16").out, DW_BF16);
-  assert_int_equal(parsed("mla:h=8,t=9,o=fp32,q=fp16").out, DW_F32);
-  assert_int_equal(parsed("kimi-k2.6-tp8,q=fp16").out, DW_F16);
+  assert_int_equal(shape_of("mla:h=8,t=9,q=f16").out, DW_F16);
+  assert_int_equal(shape_of("mla:h=8,t=9,q=fp16,o=bf16").out, DW_BF16);
+  assert_int_equal(shape_of("mla:h=8,t=9,o=fp32,q=fp16").out, DW_F32);
+  assert_int_equal(shape_of("kimi-k2.6-tp8,q=fp16").out, DW_F16);
   assert_prints("mla:h=8,t=9,q=f16,o=f32", "mla:h=8,t=9,qk=576,v=512,page=1,q=fp16,kv=bf16,o=fp32,target=sm_120,limits=native");
 }
 
@@ -123,7 +117,7 @@ static void shape_survives_print_and_parse(void **state) {
     char text[DW_TEXT_MAX], second[DW_TEXT_MAX];
     assert_int_equal(dw_shape_check(&shape, NULL), DW_OK);
     assert_true(dw_shape_print(&shape, text, sizeof text) < 128);
-    again = parsed(text);
+    again = shape_of(text);
     assert_memory_equal(&again, &shape, sizeof shape);
     dw_shape_print(&again, second, sizeof second);
     assert_string_equal(text, second);
@@ -132,7 +126,7 @@ static void shape_survives_print_and_parse(void **state) {
 
 static void shape_print_says_how_long_it_is(void **state) {
   (void)state;
-  dw_shape shape = parsed("kimi-k2.6-tp8,o=fp32");
+  dw_shape shape = shape_of("kimi-k2.6-tp8,o=fp32");
   char whole[DW_TEXT_MAX], part[DW_TEXT_MAX];
   size_t size = dw_shape_print(&shape, whole, sizeof whole);
   assert_int_equal(dw_shape_print(&shape, NULL, 0), size);
@@ -271,7 +265,7 @@ static void shape_check_finds_each_bad_member(void **state) {
     {"limits", offsetof(dw_shape, limits), 90},
   };
   for (size_t i = 0; i < DW__COUNT(bad); i++) {
-    dw_shape shape = parsed("kimi-k2.6-tp8");
+    dw_shape shape = shape_of("kimi-k2.6-tp8");
     dw_error e = {0};
     char text[DW_TEXT_MAX];
     memcpy((char *)&shape + bad[i].offset, &bad[i].value, sizeof(int));
@@ -296,7 +290,7 @@ static void shape_parser_stands_any_text(void **state) {
     if (dw_shape_parse(text, &shape, NULL)) continue;
     accepted++;
     dw_shape_print(&shape, printed, sizeof printed);
-    again = parsed(printed);
+    again = shape_of(printed);
     assert_memory_equal(&shape, &again, sizeof shape);
   }
   assert_true(accepted > 100);
