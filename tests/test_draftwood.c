@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "../runtime/driver_table.h"
-#include "../runtime/nvrtc_table.h"
+#include "fake_nvrtc.h"
 #include "flow.h"
 #include "plan.h"
 #include "support.h"
@@ -49,124 +49,35 @@ static const char template_text[] = "extern \"C\" __global__ void dw_verify(int 
                                     "extern \"C\" __global__ void dw_combine(int *p) { *p += 1; }\n"
                                     "extern \"C\" __global__ void dw_pack_mask(int *p) { *p += 2; }\n";
 
-static void fake_reset(void);
+static void reset_compiler(void);
 
 static int set_up(void **state) {
   if (make_folder(state) || mkdir(path_of("templates"), 0700)) return -1;
   write_template(template_text);
-  fake_reset();
+  reset_compiler();
   return 0;
 }
 
-// ---- a stand-in for NVRTC -------------------------------------------------------------------------------------
+// ---- the compiler, a stand-in ---------------------------------------------------------------------------------
 
-static struct {
-  char *cubin;
-  size_t size;
-  atomic_int compiles;  // of our source: not the probes
-  atomic_bool fail;     // answer with an error and a log
-  atomic_int delay_us;  // so that threads meet
-  bool lacks_sm_120;
-} fake;
-
-static void fake_load(const char *name) {
-  dw__release(fake.cubin);
-  fake.cubin = read_data(name, &fake.size);
+static void give_cubin(const char *name) {
+  dw__release((void *)fake_nvrtc.cubin);
+  fake_nvrtc.cubin = read_data(name, &fake_nvrtc.cubin_size);
 }
 
-static void fake_reset(void) {
-  fake_load("two_sm_120f.cubin");
-  atomic_store(&fake.compiles, 0);
-  atomic_store(&fake.fail, false);
-  atomic_store(&fake.delay_us, 0);
-  fake.lacks_sm_120 = false;
+static void reset_compiler(void) {
+  dw__release((void *)fake_nvrtc.cubin);
+  fake_nvrtc_reset(13, 0);
+  fake_nvrtc.arch_count = 3;
+  give_cubin("two_sm_120f.cubin");
 }
 
-static const char fake_log[] = "templates/verify.cu.lua(2): error: identifier \"wrong\" is undefined\n\n1 error detected.\n";
-static const char fake_ptx[] = "// Cuda compilation tools, release 13.0, V13.0.88\n";
+static const char wrong_log[] = "templates/verify.cu.lua(2): error: identifier \"wrong\" is undefined\n\n1 error detected.\n";
 
-static int fake_version(int *major, int *minor) {
-  *major = 13;
-  *minor = 0;
-  return 0;
+static void let_compiles_fail(bool fail) {
+  fake_nvrtc.log = fail ? wrong_log : "";
+  atomic_store(&fake_nvrtc.compile_result, fail ? DW__NVRTC_COMPILATION : DW__NVRTC_SUCCESS);
 }
-static int fake_arch_count(int *count) {
-  *count = fake.lacks_sm_120 ? 1 : 3;
-  return 0;
-}
-static int fake_archs(int *archs) {
-  const int known[] = {90, 120, 121};
-  memcpy(archs, known, fake.lacks_sm_120 ? sizeof *known : sizeof known);
-  return 0;
-}
-// A program remembers one thing: did its compile fail?
-static int fake_create(dw__nvrtc_program **program, const char *source, const char *name, int count, const char *const *headers,
-                       const char *const *names) {
-  (void)source, (void)count, (void)headers, (void)names;
-  bool *failed = malloc(2 * sizeof *failed);
-  failed[0] = false;
-  failed[1] = strcmp(name, "verify.cu") == 0;
-  *program = (dw__nvrtc_program *)(void *)failed;
-  return 0;
-}
-static int fake_destroy(dw__nvrtc_program **program) {
-  free(*program);
-  *program = NULL;
-  return 0;
-}
-static int fake_compile(dw__nvrtc_program *program, int count, const char *const *options) {
-  (void)count, (void)options;
-  bool *failed = (bool *)(void *)program;
-  if (!failed[1]) return DW__NVRTC_SUCCESS;  // a probe
-  atomic_fetch_add(&fake.compiles, 1);
-  usleep((unsigned)atomic_load(&fake.delay_us));
-  failed[0] = atomic_load(&fake.fail);
-  return failed[0] ? DW__NVRTC_COMPILATION : DW__NVRTC_SUCCESS;
-}
-static int fake_cubin_size(dw__nvrtc_program *program, size_t *size) {
-  (void)program;
-  *size = fake.size;
-  return 0;
-}
-static int fake_cubin(dw__nvrtc_program *program, char *cubin) {
-  (void)program;
-  memcpy(cubin, fake.cubin, fake.size);
-  return 0;
-}
-static int fake_ptx_size(dw__nvrtc_program *program, size_t *size) {
-  (void)program;
-  *size = sizeof fake_ptx;
-  return 0;
-}
-static int fake_get_ptx(dw__nvrtc_program *program, char *ptx) {
-  (void)program;
-  memcpy(ptx, fake_ptx, sizeof fake_ptx);
-  return 0;
-}
-static const char *log_of(dw__nvrtc_program *program) { return *(bool *)(void *)program ? fake_log : ""; }
-static int fake_log_size(dw__nvrtc_program *program, size_t *size) {
-  *size = strlen(log_of(program)) + 1;
-  return 0;
-}
-static int fake_get_log(dw__nvrtc_program *program, char *log) {
-  strcpy(log, log_of(program));
-  return 0;
-}
-
-static const dw__nvrtc_table fake_table = {
-  .nvrtcVersion = fake_version,
-  .nvrtcGetNumSupportedArchs = fake_arch_count,
-  .nvrtcGetSupportedArchs = fake_archs,
-  .nvrtcCreateProgram = fake_create,
-  .nvrtcDestroyProgram = fake_destroy,
-  .nvrtcCompileProgram = fake_compile,
-  .nvrtcGetCUBINSize = fake_cubin_size,
-  .nvrtcGetCUBIN = fake_cubin,
-  .nvrtcGetPTXSize = fake_ptx_size,
-  .nvrtcGetPTX = fake_get_ptx,
-  .nvrtcGetProgramLogSize = fake_log_size,
-  .nvrtcGetProgramLog = fake_get_log,
-};
 
 // ---- contexts and requests ------------------------------------------------------------------------------------
 
@@ -188,7 +99,7 @@ static dw_ctx *new_ctx(void) { return new_ctx_at(path_of("cache")); }
 static dw_ctx *with_fake(dw_ctx *ctx) {
   dw__nvrtc *nvrtc = NULL;
   dw_error error = {0};
-  assert_int_equal(dw__nvrtc_open_table(&fake_table, &nvrtc, &error), DW_OK);
+  assert_int_equal(dw__nvrtc_open_table(&fake_nvrtc_table, &nvrtc, &error), DW_OK);
   dw__ctx_use_nvrtc(ctx, nvrtc);
   return ctx;
 }
@@ -269,7 +180,7 @@ static void same_source_is_compiled_once(void **state) {
   write_text("templates/unused.cuh", "// Nobody includes this.\n");
   ctx = with_fake(new_ctx());
   assert_true(built_from_cache(ctx, 9));
-  assert_int_equal(atomic_load(&fake.compiles), 1);
+  assert_int_equal(atomic_load(&fake_nvrtc.kernel_compiles), 1);
   dw_ctx_destroy(ctx);
   ctx = new_ctx();  // the second request was published too: no compiler is needed to find it
   assert_true(built_from_cache(ctx, 9));
@@ -389,7 +300,7 @@ static void no_cache_directory_is_no_error(void **state) {
   dw_ctx *ctx = with_fake(new_ctx_at(path_of("file/cache")));
   assert_false(built_from_cache(ctx, 9));
   assert_true(built_from_cache(ctx, 9));
-  assert_int_equal(atomic_load(&fake.compiles), 1);
+  assert_int_equal(atomic_load(&fake_nvrtc.kernel_compiles), 1);
   dw_ctx_destroy(ctx);
 }
 
@@ -405,7 +316,7 @@ static void template_error_names_file_and_line(void **state) {
   assert_null(cubin);
   assert_non_null(strstr(error.message, "verify.cu.lua:2:"));
   dw_error_clear(&error);
-  assert_int_equal(atomic_load(&fake.compiles), 0);
+  assert_int_equal(atomic_load(&fake_nvrtc.kernel_compiles), 0);
   dw_ctx_destroy(ctx);
 }
 
@@ -415,16 +326,16 @@ static void compile_error_has_the_log_and_is_not_cached(void **state) {
   dw_cubin *cubin;
   dw_error error = {0};
   dw_stats stats;
-  atomic_store(&fake.fail, true);
+  let_compiles_fail(true);
   assert_int_equal(build(ctx, &cubin, &error), DW_COMPILE);
   assert_null(cubin);
   assert_non_null(strstr(error.message, "identifier \"wrong\" is undefined"));
-  assert_string_equal(error.log, fake_log);
+  assert_string_equal(error.log, wrong_log);
   dw_error_clear(&error);
   dw_stats_get(ctx, &stats);
   assert_int_equal(stats.compiles, 1);
   assert_int_equal(stats.compile_failures, 1);
-  atomic_store(&fake.fail, false);
+  let_compiles_fail(false);
   assert_false(built_from_cache(ctx, 9));
   dw_ctx_destroy(ctx);
 }
@@ -446,7 +357,7 @@ static void unknown_targets_are_named(void **state) {
   dw_error_clear(&error);
   dw_ctx_destroy(ctx);
 
-  fake.lacks_sm_120 = true;  // the compiler does not
+  fake_nvrtc.arch_count = 1;  // the compiler does not
   ctx = with_fake(new_ctx());
   assert_int_equal(build(ctx, &cubin, &error), DW_UNSUPPORTED_TARGET);
   assert_string_equal(error.found, "sm_120");
@@ -478,7 +389,7 @@ static void bad_shapes_and_variants_are_refused(void **state) {
 
 static void calls_into_the_driver_are_refused(void **state) {
   (void)state;
-  fake_load("syscall_sm_120.cubin");
+  give_cubin("syscall_sm_120.cubin");
   dw_ctx *ctx = with_fake(new_ctx());
   dw_cubin *cubin;
   dw_error error = {0};
@@ -490,7 +401,7 @@ static void calls_into_the_driver_are_refused(void **state) {
 
 static void code_for_another_gpu_is_refused(void **state) {
   (void)state;
-  fake_load("two_sm_90_nvrtc12.cubin");
+  give_cubin("two_sm_90_nvrtc12.cubin");
   dw_ctx *ctx = with_fake(new_ctx());
   dw_cubin *cubin;
   dw_error error = {0};
@@ -543,7 +454,7 @@ static long build_without_memory(const char *cache, bool compiler, long n, dw_st
   dw__nvrtc *nvrtc = NULL;
   dw_options options = {
     .size = sizeof options, .cache_dir = cache, .template_dir = path_of("templates"), .nvrtc_path = "/nonexistent/libnvrtc.so"};
-  if (compiler) assert_int_equal(dw__nvrtc_open_table(&fake_table, &nvrtc, NULL), DW_OK);
+  if (compiler) assert_int_equal(dw__nvrtc_open_table(&fake_nvrtc_table, &nvrtc, NULL), DW_OK);
   dw__alloc_fail_after(n);
   *status = dw_ctx_create(&options, &ctx, &error);
   if (ctx && nvrtc) dw__ctx_use_nvrtc(ctx, nvrtc);
@@ -609,7 +520,7 @@ static void *work(void *user) {
   worker *self = user;
   for (int i = 0; i < 4; i++) {
     dw_cubin *cubin = NULL;
-    self->failed += build_width(self->ctx, self->width, &cubin, NULL) || !cubin || cubin->size != fake.size;
+    self->failed += build_width(self->ctx, self->width, &cubin, NULL) || !cubin || cubin->size != fake_nvrtc.cubin_size;
     dw_cubin_free(cubin);
   }
   return NULL;
@@ -627,10 +538,10 @@ static void threads_that_ask_the_same_compile_once(void **state) {
   (void)state;
   worker workers[8] = {{0}};
   dw_ctx *ctx = with_fake(new_ctx());
-  atomic_store(&fake.delay_us, 50000);
+  atomic_store(&fake_nvrtc.delay_us, 50000);
   for (size_t i = 0; i < DW__COUNT(workers); i++) workers[i] = (worker){.ctx = ctx, .width = 9};
   run_workers(workers, DW__COUNT(workers));
-  assert_int_equal(atomic_load(&fake.compiles), 1);
+  assert_int_equal(atomic_load(&fake_nvrtc.kernel_compiles), 1);
   dw_ctx_destroy(ctx);
 }
 
@@ -638,11 +549,11 @@ static void threads_that_ask_different_things_do_not_wait(void **state) {
   (void)state;
   worker workers[8] = {{0}};
   dw_ctx *ctx = with_fake(new_ctx());
-  atomic_store(&fake.delay_us, 100000);
+  atomic_store(&fake_nvrtc.delay_us, 100000);
   for (size_t i = 0; i < DW__COUNT(workers); i++) workers[i] = (worker){.ctx = ctx, .width = 1 + (int)i};
   double start = dw__seconds();
   run_workers(workers, DW__COUNT(workers));
-  assert_int_equal(atomic_load(&fake.compiles), 8);
+  assert_int_equal(atomic_load(&fake_nvrtc.kernel_compiles), 8);
   assert_true(dw__seconds() - start < 0.6);  // one after another: 0.8 s
   dw_ctx_destroy(ctx);
 }
@@ -661,7 +572,7 @@ static void threads_are_all_told_of_a_failure(void **state) {
   (void)state;
   worker workers[4] = {{0}};
   dw_ctx *ctx = with_fake(new_ctx());
-  atomic_store(&fake.fail, true);
+  let_compiles_fail(true);
   for (size_t i = 0; i < DW__COUNT(workers); i++) {
     workers[i] = (worker){.ctx = ctx, .width = 9};
     assert_int_equal(pthread_create(&workers[i].thread, NULL, work_and_fail, &workers[i]), 0);
@@ -1098,6 +1009,6 @@ int main(void) {
     TEST(nvrtc_bad_arguments_launch_nothing),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  dw__release(fake.cubin);
+  dw__release((void *)fake_nvrtc.cubin);
   return failed;
 }

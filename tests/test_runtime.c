@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "nvrtc_table.h"
+#include "fake_nvrtc.h"
 #include "runtime.h"
 #include "support.h"
 
@@ -309,108 +309,6 @@ static void threads_compile_at_once_to_the_same_bytes(void **state) {
 }
 
 // ---- NVRTC: a stand-in ----------------------------------------------------------------------------------------
-
-static struct {
-  int major, minor, compile_result, compiles;
-  const char *log, *ptx, *cubin;
-  size_t cubin_size;
-} fake_nvrtc;
-
-static int fake_version(int *major, int *minor) {
-  *major = fake_nvrtc.major;
-  *minor = fake_nvrtc.minor;
-  return 0;
-}
-
-static int fake_arch_count(int *count) {
-  *count = 2;
-  return 0;
-}
-
-static int fake_archs(int *archs) {
-  archs[0] = 90;
-  archs[1] = 120;
-  return 0;
-}
-
-static int fake_create(dw__nvrtc_program **program, const char *source, const char *name, int count, const char *const *headers,
-                       const char *const *names) {
-  static char handle;
-  *program = (dw__nvrtc_program *)&handle;
-  return !source || !name || count || headers || names;
-}
-
-static int fake_destroy(dw__nvrtc_program **program) {
-  *program = NULL;
-  return 0;
-}
-
-static int fake_compile(dw__nvrtc_program *program, int count, const char *const *options) {
-  (void)program;
-  fake_nvrtc.compiles++;
-  // Version and builtins are asked about by a compile to PTX; that one works unless builtins are what is wrong.
-  bool probe = count > 0 && strncmp(options[0], "-arch=compute_", 14) == 0;
-  return probe && fake_nvrtc.compile_result != DW__NVRTC_BUILTINS ? 0 : fake_nvrtc.compile_result;
-}
-
-static int fake_cubin_size(dw__nvrtc_program *program, size_t *size) {
-  (void)program;
-  *size = fake_nvrtc.cubin_size;
-  return 0;
-}
-
-static int fake_cubin(dw__nvrtc_program *program, char *cubin) {
-  (void)program;
-  memcpy(cubin, fake_nvrtc.cubin, fake_nvrtc.cubin_size);
-  return 0;
-}
-
-static int fake_ptx_size(dw__nvrtc_program *program, size_t *size) {
-  (void)program;
-  *size = strlen(fake_nvrtc.ptx) + 1;
-  return 0;
-}
-
-static int fake_ptx(dw__nvrtc_program *program, char *ptx) {
-  (void)program;
-  strcpy(ptx, fake_nvrtc.ptx);
-  return 0;
-}
-
-static int fake_log_size(dw__nvrtc_program *program, size_t *size) {
-  (void)program;
-  *size = strlen(fake_nvrtc.log) + 1;
-  return 0;
-}
-
-static int fake_log(dw__nvrtc_program *program, char *log) {
-  (void)program;
-  strcpy(log, fake_nvrtc.log);
-  return 0;
-}
-
-static const dw__nvrtc_table fake_nvrtc_table = {
-  .nvrtcVersion = fake_version,
-  .nvrtcGetNumSupportedArchs = fake_arch_count,
-  .nvrtcGetSupportedArchs = fake_archs,
-  .nvrtcCreateProgram = fake_create,
-  .nvrtcDestroyProgram = fake_destroy,
-  .nvrtcCompileProgram = fake_compile,
-  .nvrtcGetCUBINSize = fake_cubin_size,
-  .nvrtcGetCUBIN = fake_cubin,
-  .nvrtcGetPTXSize = fake_ptx_size,
-  .nvrtcGetPTX = fake_ptx,
-  .nvrtcGetProgramLogSize = fake_log_size,
-  .nvrtcGetProgramLog = fake_log,
-};
-
-static void fake_nvrtc_reset(int major, int minor) {
-  memset(&fake_nvrtc, 0, sizeof fake_nvrtc);
-  fake_nvrtc.major = major;
-  fake_nvrtc.minor = minor;
-  fake_nvrtc.log = "";
-  fake_nvrtc.ptx = "// Cuda compilation tools, release 13.0, V13.0.88\n";
-}
 
 static void O_c06_an_old_nvrtc_is_refused_by_its_version(void **state) {
   (void)state;
