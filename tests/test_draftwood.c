@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "../runtime/driver_table.h"
+#include "fake_driver.h"
 #include "fake_nvrtc.h"
 #include "flow.h"
 #include "plan.h"
@@ -584,102 +584,55 @@ static void threads_are_all_told_of_a_failure(void **state) {
   dw_ctx_destroy(ctx);
 }
 
-// ---- a stand-in for the driver --------------------------------------------------------------------------------
+// ---- the driver, a stand-in that keeps every launch ------------------------------------------------------------
 
 #define LAUNCHES_MAX 64
 static struct {
-  int cc, sm_count;
-  void *context;  // current; NULL: none
-  int capture;    // what cuStreamIsCapturing answers
-  int loads, unloads, launches, fail_launch;
+  int launches;
   const char *names[LAUNCHES_MAX];  // of the kernels launched
   dw_params params[LAUNCHES_MAX];
-  unsigned grid[LAUNCHES_MAX][3];
   bool dependent[LAUNCHES_MAX];  // may start before the kernel ahead of it has ended
 } device;
 
-static int device_init(unsigned flags) { return (int)flags; }
-static int device_version(int *version) { return *version = 13000, 0; }
-static int device_count(int *count) { return *count = 1, 0; }
-static int device_get(int *handle, int ordinal) { return *handle = ordinal, 0; }
-static int device_name(char *name, int capacity, int handle) {
-  (void)handle;
-  snprintf(name, (size_t)capacity, "stand-in GPU");
-  return 0;
-}
-static int device_attribute(int *value, int attribute, int handle) {
-  (void)handle;
-  *value = attribute == DW__CU_CC_MAJOR       ? device.cc / 10
-           : attribute == DW__CU_CC_MINOR     ? device.cc % 10
-           : attribute == DW__CU_SM_COUNT     ? device.sm_count
-           : attribute == DW__CU_SHARED_OPTIN ? 101376
-                                              : 1 << 20;
-  return 0;
-}
-static int device_memory(size_t *bytes, int handle) { return *bytes = (size_t)1 << 34, handle; }
-static int device_current(void **context) { return *context = device.context, 0; }
-static int device_of_context(int *handle) { return *handle = 0, 0; }
-static int device_push(void *context) { return context ? 0 : 1; }
-static int device_pop(void **context) { return *context = NULL, 0; }
-static int device_load(void **module, const void *image) {
-  device.loads++;
-  return *module = (void *)(uintptr_t)(image != NULL), 0;
-}
-static int device_function(void **function, void *module, const char *name) {
+static dw__driver_table plain_driver;
+
+// A function's handle is its name.
+static int named_function(void **function, void *module, const char *name) {
   static const char *const names[] = {"dw_verify", "dw_combine", "dw_pack_mask"};
+  int result = plain_driver.cuModuleGetFunction(function, module, name);
   for (size_t i = 0; i < DW__COUNT(names); i++)
     if (strcmp(names[i], name) == 0) *function = (void *)(uintptr_t)names[i];
-  return module ? 0 : 1;
+  return result;
 }
-static int device_unload(void *module) {
-  device.unloads++;
-  return module ? 0 : 1;
-}
-static int device_set(void *function, int attribute, int value) { return function && attribute && value ? 0 : 1; }
-static int device_note(void *function, const unsigned grid[3], bool dependent, void **params) {
-  if (device.fail_launch) return 700;
+
+static int set_attribute(void *function, int attribute, int value) { return function && attribute && value ? 0 : 1; }
+
+static int keep_launch(const dw__cu_launch *launch, void *function, void **params, void **extra) {
+  int result = plain_driver.cuLaunchKernelEx(launch, function, params, extra);
+  if (result) return result;
   int i = device.launches++ % LAUNCHES_MAX;
   device.names[i] = function;
-  device.dependent[i] = dependent;
+  for (unsigned k = 0; k < launch->attribute_count; k++)
+    device.dependent[i] |= launch->attributes[k].id == DW__CU_LAUNCH_DEPENDENT;
   memcpy(&device.params[i], params[0], sizeof device.params[i]);
-  memcpy(device.grid[i], grid, sizeof device.grid[i]);
   return 0;
 }
-static int device_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                         unsigned block_z, unsigned shared, void *stream, void **params, void **extra) {
-  (void)block_x, (void)block_y, (void)block_z, (void)shared, (void)stream, (void)extra;
-  return device_note(function, (unsigned[3]){grid_x, grid_y, grid_z}, false, params);
-}
-static int device_launch_extended(const dw__cu_launch *launch, void *function, void **params, void **extra) {
-  bool dependent = false;
-  for (unsigned i = 0; i < launch->attribute_count; i++) dependent |= launch->attributes[i].id == DW__CU_LAUNCH_DEPENDENT;
-  return extra ? 1 : device_note(function, launch->grid, dependent, params);
-}
-static int device_capturing(void *stream, int *status) { return *status = device.capture, stream ? 1 : 0; }
-static int device_error(int result, const char **text) { return *text = result ? "CUDA_ERROR" : "", 0; }
 
-static const dw__driver_table device_table = {
-  .cuInit = device_init,
-  .cuDriverGetVersion = device_version,
-  .cuDeviceGetCount = device_count,
-  .cuDeviceGet = device_get,
-  .cuDeviceGetName = device_name,
-  .cuDeviceGetAttribute = device_attribute,
-  .cuDeviceTotalMem_v2 = device_memory,
-  .cuCtxGetCurrent = device_current,
-  .cuCtxGetDevice = device_of_context,
-  .cuCtxPushCurrent_v2 = device_push,
-  .cuCtxPopCurrent_v2 = device_pop,
-  .cuModuleLoadData = device_load,
-  .cuModuleGetFunction = device_function,
-  .cuModuleUnload = device_unload,
-  .cuFuncSetAttribute = device_set,
-  .cuLaunchKernel = device_launch,
-  .cuLaunchKernelEx = device_launch_extended,
-  .cuStreamIsCapturing = device_capturing,
-  .cuGetErrorName = device_error,
-  .cuGetErrorString = device_error,
-};
+static dw__driver *open_device(void) {
+  dw__driver *driver = NULL;
+  memset(&device, 0, sizeof device);
+  fake_driver_reset();
+  fake.cc = 120;
+  fake.sm_count = 188;
+  fake.shared_optin = 101376;
+  plain_driver = fake_driver_table();
+  dw__driver_table table = fake_driver_table_old();
+  table.cuModuleGetFunction = named_function;
+  table.cuFuncSetAttribute = set_attribute;
+  table.cuLaunchKernelEx = keep_launch;
+  assert_int_equal(dw__driver_open_table(&table, &driver, NULL), DW_OK);
+  return driver;
+}
 
 // A context with a real compiler (kernels need the names that plans use) and the stand-in device; NULL: no NVRTC here.
 static dw_ctx *with_device(void) {
@@ -691,14 +644,8 @@ static dw_ctx *with_device(void) {
     return NULL;
   }
   dw_ctx *ctx = new_ctx();
-  dw__driver *driver = NULL;
   dw__ctx_use_nvrtc(ctx, nvrtc);
-  assert_int_equal(dw__driver_open_table(&device_table, &driver, &error), DW_OK);
-  dw__ctx_use_driver(ctx, driver);
-  memset(&device, 0, sizeof device);
-  device.cc = 120;
-  device.sm_count = 188;
-  device.context = &device;
+  dw__ctx_use_driver(ctx, open_device());
   return ctx;
 }
 
@@ -751,7 +698,7 @@ static void nvrtc_kernels_are_kept(void **state) {
   assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &first, NULL), DW_OK);
   assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &again, NULL), DW_OK);
   assert_ptr_equal(first, again);
-  assert_int_equal(device.loads, 1);
+  assert_int_equal(fake.calls[FAKE_cuModuleLoadData], 1);
   dw_kernel_variant(first, &variant);
   dw_bounds with_board = usual_bounds;
   with_board.sm_count = 188;
@@ -760,21 +707,21 @@ static void nvrtc_kernels_are_kept(void **state) {
   // Other bounds: another kernel on the same loaded cubin.
   assert_int_equal(dw_kernel_get(ctx, &shape, &variant, &larger, &wider, NULL), DW_OK);
   assert_ptr_not_equal(first, wider);
-  assert_int_equal(device.loads, 1);
+  assert_int_equal(fake.calls[FAKE_cuModuleLoadData], 1);
   // Another promise about the calls: another variant, unless one is given.
   larger = usual_bounds;
   larger.call = DW_CALL_TABLE;
   assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &larger, &wider, NULL), DW_OK);
   dw_kernel_variant(wider, &chosen);
   assert_int_equal(chosen.call, DW_CALL_TABLE);
-  assert_int_equal(device.loads, 2);
+  assert_int_equal(fake.calls[FAKE_cuModuleLoadData], 2);
   // Another CUDA context: loaded there too.
-  device.context = &shape;
+  fake.context = &shape;
   assert_int_equal(dw_kernel_get(ctx, &shape, &variant, &usual_bounds, &elsewhere, NULL), DW_OK);
   assert_ptr_not_equal(first, elsewhere);
-  assert_int_equal(device.loads, 3);
+  assert_int_equal(fake.calls[FAKE_cuModuleLoadData], 3);
   dw_ctx_destroy(ctx);
-  assert_int_equal(device.unloads, 3);
+  assert_int_equal(fake.calls[FAKE_cuModuleUnload], 3);
 }
 
 static void nvrtc_other_devices_are_refused(void **state) {
@@ -784,13 +731,13 @@ static void nvrtc_other_devices_are_refused(void **state) {
   dw_shape shape = shape_of("mla:h=8,t=9");
   dw_kernel *kernel;
   dw_error error = {0};
-  device.cc = 90;
+  fake.cc = 90;
   assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &kernel, &error), DW_UNSUPPORTED_TARGET);
   assert_null(kernel);
   assert_non_null(strstr(error.message, "sm_120"));
-  assert_non_null(strstr(error.message, "stand-in GPU (sm_90)"));
+  assert_non_null(strstr(error.message, "Fake GPU (sm_90)"));
   dw_error_clear(&error);
-  device.context = NULL;
+  fake.context = NULL;
   assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &kernel, &error), DW_DRIVER);
   dw_error_clear(&error);
   dw_ctx_destroy(ctx);
@@ -803,10 +750,10 @@ static void nvrtc_capture_is_refused(void **state) {
   dw_shape shape = shape_of("mla:h=8,t=9");
   dw_kernel *kernel;
   dw_error error = {0};
-  device.capture = 1;
+  fake.capture_status = 1;
   assert_int_equal(dw_kernel_get(ctx, &shape, NULL, &usual_bounds, &kernel, &error), DW_BAD_ARGUMENT);
   assert_string_equal(error.field, "stream");
-  assert_int_equal(device.loads, 0);
+  assert_int_equal(fake.calls[FAKE_cuModuleLoadData], 0);
   dw_error_clear(&error);
   dw_ctx_destroy(ctx);
 }
@@ -951,7 +898,7 @@ static void nvrtc_bad_arguments_launch_nothing(void **state) {
   assert_int_equal(device.launches, 0);
   // What the driver says is passed on.
   args = usual_args(kernel);
-  device.fail_launch = 1;
+  fake.result[FAKE_cuLaunchKernelEx] = 700;
   assert_int_equal(dw_launch(kernel, &args, NULL, &error), DW_DRIVER);
   assert_non_null(strstr(error.message, "700"));
   dw_error_clear(&error);

@@ -14,12 +14,10 @@
 
 #include <cmocka.h>
 
+#include "fake_driver.h"
 #include "fake_nvrtc.h"
 #include "runtime.h"
 #include "support.h"
-
-// The stand-in is part of this program.
-#include "fake_driver.c"
 
 // ---- NVRTC: the library itself --------------------------------------------------------------------------------
 
