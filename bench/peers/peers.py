@@ -148,14 +148,15 @@ class Flashinfer:
         wrapper = self.wrapper(self.workspace, backend=self.backend)
         step = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
         lengths = torch.full((p.batch,), p.tokens, dtype=torch.int32, device="cuda")
-        wrapper.plan(step * p.width, step * p.table.shape[1], p.table.reshape(-1), lengths, p.heads, V, QK - V, p.page,
-                     p.width > 1, SCALE, torch.bfloat16, torch.bfloat16)
+        wrapper.plan(qo_indptr=step * p.width, kv_indptr=step * p.table.shape[1], kv_indices=p.table.reshape(-1),
+                     kv_len_arr=lengths, num_heads=p.heads, head_dim_ckv=V, head_dim_kpe=QK - V, page_size=p.page,
+                     causal=p.width > 1, sm_scale=SCALE, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
         out = torch.empty(p.batch * p.width, p.heads, V, device="cuda", dtype=torch.bfloat16)
         latent, rope = p.q[..., :V].contiguous(), p.q[..., V:].contiguous()
 
         def run(call):
             pool = p.kv(call)
-            wrapper.run(latent, rope, pool[..., :V], pool[..., V:], out=out)
+            wrapper.run(q_nope=latent, q_pe=rope, ckv_cache=pool[..., :V], kpe_cache=pool[..., V:], out=out)
             return out
 
         return run
