@@ -139,7 +139,8 @@ typedef struct dw_bounds {
 // The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable. bounds NULL: one request of
 // up to 65,536 tokens. With FIXED ranges the promise TABLE is not used: the variant says call=any.
 DW_API dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant, dw_error *error);
-// Enumerates every variant the table can return for this shape, i = 0, 1, ...; DW_NOT_FOUND past the end.
+// Every variant the table returns for this shape, whatever the bounds, i = 0, 1, ...; DW_NOT_FOUND past the end. (A few of the last
+// need a board that nobody built.)
 DW_API dw_status dw_variant_enumerate(const dw_shape *shape, size_t i, dw_variant *variant);
 // Compile target, e.g. "sm_120f", that (shape, variant) needs.
 DW_API dw_status dw_compile_target(const dw_shape *shape, const dw_variant *variant, char text[16], dw_error *error);

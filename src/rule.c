@@ -173,19 +173,36 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
 
 // combine: a thread a slice for few ranges and enough rows to fill the chip, else a block a quarter row; the ranges it loads at once
 // go in steps, so that few cubins serve all problems (more ranges than that are merged in rounds).
+#define FEW_RANGES 16
+#define FEW_ROWS 72
+static const struct {
+  int combine;
+  int splits;
+} combines[] = {{DW_COMBINE_FEW, 2},   {DW_COMBINE_FEW, 4},   {DW_COMBINE_FEW, 8},   {DW_COMBINE_FEW, FEW_RANGES},
+                {DW_COMBINE_MANY, 8},  {DW_COMBINE_MANY, 16}, {DW_COMBINE_MANY, 24}, {DW_COMBINE_MANY, 32},
+                {DW_COMBINE_MANY, 48}, {DW_COMBINE_MANY, 72}, {DW_COMBINE_MANY, 96}, {DW_COMBINE_MANY, 136}};
+#define ROUNDS_OF 96  // for more ranges than the last step
+
 static void choose_combine(const load *l, const dw_bounds *bounds, int ranges, dw_variant *v) {
-  static const int few[] = {2, 4, 8, 16}, many[] = {8, 16, 24, 32, 48, 72, 96, 136};
-  if (ranges <= 16 && l->rows * bounds->batch >= 72) {
-    v->combine = DW_COMBINE_FEW;
-    v->combine_splits = 16;
-    for (size_t i = DW__COUNT(few); i-- > 0;)
-      if (few[i] >= ranges) v->combine_splits = few[i];
-    return;
-  }
-  v->combine = DW_COMBINE_MANY;
-  v->combine_splits = 96;
-  for (size_t i = DW__COUNT(many); i-- > 0;)
-    if (many[i] >= ranges) v->combine_splits = many[i];
+  v->combine = ranges <= FEW_RANGES && l->rows * (long long)bounds->batch >= FEW_ROWS ? DW_COMBINE_FEW : DW_COMBINE_MANY;
+  v->combine_splits = ROUNDS_OF;
+  for (size_t i = DW__COUNT(combines); i-- > 0;)
+    if (combines[i].combine == v->combine && combines[i].splits >= ranges) v->combine_splits = combines[i].splits;
+}
+
+// The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.
+static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
+  dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
+  // Registers move between roles where the target can; up to two tiles of rows fit without.
+  v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
+  dw_error ignored = {0};
+  const dw_status s = dw_variant_applicable(shape, &v, &ignored);
+  dw_error_clear(&ignored);
+  if (s == DW_OK) return v;
+  return (dw_variant){.family = DW_SPLIT,
+                      .n_tiles = 1,
+                      .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
+                      .combine_splits = 8};
 }
 
 dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_variant *variant, dw_error *e) {
@@ -200,49 +217,48 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   s = dw__bounds_check(shape, &bounds, e);
   if (s != DW_OK) return s;
   const load l = load_of(shape, &bounds);
-  dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(&l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
-  // Registers move between roles where the target can; up to two tiles of rows fit without.
+  dw_variant v = choose_kernel(shape, &l);
   v.call = bounds.split_tokens ? DW_CALL_ANY : bounds.call;
-  v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
-  dw_error ignored = {0};
-  if (dw_variant_applicable(shape, &v, &ignored) == DW_OK) {
-    choose_combine(&l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
-  } else {
-    v = (dw_variant){.family = DW_SPLIT,
-                     .n_tiles = 1,
-                     .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
-                     .combine_splits = 8,
-                     .call = v.call};
-  }
-  dw_error_clear(&ignored);
+  if (v.family == DW_ROWSPLIT) choose_combine(&l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   s = dw_variant_applicable(shape, &v, e);
   if (s == DW_OK) *variant = v;
   return s;
 }
 
-// Walks the problems whose answers differ: lengths, batches and board sizes on both sides of every border above.
+// The kernels of the four kinds of load, each with every way to combine that its rows allow.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
   if (!variant) return DW_BAD_ARGUMENT;
-  static const int lengths[] = {16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1 << 20};
-  static const int batches[] = {1, 2, 4, 8, 16, 32, 64, 256};
-  static const int boards[] = {48, 132, 170, 188};
-  dw_variant found[128];
+  const dw_status s = dw_shape_check(shape, NULL);
+  if (s != DW_OK) return s;
+  static const double loads[] = {0, SHORT_LOAD, MEDIUM_LOAD, LONG_LOAD};
+  dw_variant kernels[DW__COUNT(loads)];
   size_t count = 0;
-  const size_t problems = DW__COUNT(lengths) * DW__COUNT(batches) * DW__COUNT(boards);
-  for (size_t i = 0; i < 2 * problems; i++) {
-    const dw_bounds bounds = {.size = sizeof bounds,
-                              .call = i < problems ? DW_CALL_ANY : DW_CALL_TABLE,
-                              .kv_len = lengths[i % DW__COUNT(lengths)],
-                              .batch = batches[i / DW__COUNT(lengths) % DW__COUNT(batches)],
-                              .sm_count = boards[i / (DW__COUNT(lengths) * DW__COUNT(batches)) % DW__COUNT(boards)]};
-    dw_variant v;
-    if (dw_variant_choose(shape, &bounds, &v, NULL) != DW_OK) return DW_NOT_FOUND;
+  for (size_t i = 0; i < DW__COUNT(loads); i++) {
+    const load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles_per_sm = loads[i]};
+    const dw_variant v = choose_kernel(shape, &l);
     size_t k = 0;
-    while (k < count && memcmp(&found[k], &v, sizeof v)) k++;
-    if (k == count && count < DW__COUNT(found)) found[count++] = v;
-    if (count > index) {
-      *variant = found[index];
-      return DW_OK;
+    while (k < count && memcmp(&kernels[k], &v, sizeof v)) k++;
+    if (k == count) kernels[count++] = v;
+  }
+  for (int call = DW_CALL_ANY; call <= DW_CALL_TABLE; call++) {
+    for (size_t step = 0; step < DW__COUNT(combines); step++) {
+      const bool always_few = combines[step].combine == DW_COMBINE_MANY && combines[step].splits <= FEW_RANGES &&
+                              shape->width * shape->heads >= FEW_ROWS;
+      for (size_t k = 0; k < count; k++) {
+        dw_variant v = kernels[k];
+        v.call = call;
+        if (v.family == DW_ROWSPLIT) {
+          if (always_few) continue;
+          v.combine = combines[step].combine;
+          v.combine_splits = combines[step].splits;
+        } else if (step) {
+          continue;
+        }
+        if (dw_variant_applicable(shape, &v, NULL) != DW_OK) continue;
+        if (index-- > 0) continue;
+        *variant = v;
+        return DW_OK;
+      }
     }
   }
   return DW_NOT_FOUND;

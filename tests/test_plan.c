@@ -497,27 +497,64 @@ static bool is_listed(const dw_variant *list, size_t count, const dw_variant *va
   return false;
 }
 
-// For AUTO splits on the boards, batches and lengths it walks: every choice is in the list, once, and applicable.
-static void enumerate_lists_choices(void **state) {
+static size_t list_variants(const dw_shape *shape, dw_variant list[256]) {
+  size_t count = 0;
+  dw_variant variant;
+  while (count < 256 && dw_variant_enumerate(shape, count, &variant) == DW_OK) {
+    assert_int_equal(dw_variant_applicable(shape, &variant, NULL), DW_OK);
+    assert_false(is_listed(list, count, &variant));
+    list[count++] = variant;
+  }
+  assert_in_range(count, 1, 255);
+  return count;
+}
+
+// Any board, batch, length, form of call and split: the choice is in the list.
+static void every_choice_is_listed(void **state) {
   (void)state;
-  static const int boards[] = {48, 132, 170, 188};
+  static const int batches[] = {1, 2, 3, 5, 8, 9, 17, 64, 300, 65535}, splits[] = {0, 0, 0, 256, 4096};
   uint64_t seed_value = 11, *seed = &seed_value;
-  for (int i = 0; i < 40; i++) {
-    dw_shape shape = random_shape(seed);
+  for (int i = 0; i < 60; i++) {
+    const dw_shape shape = random_shape(seed);
     dw_variant list[256], variant;
-    size_t count = 0;
-    while (count < DW__COUNT(list) && dw_variant_enumerate(&shape, count, &variant) == DW_OK) {
-      assert_int_equal(dw_variant_applicable(&shape, &variant, NULL), DW_OK);
-      assert_false(is_listed(list, count, &variant));
-      list[count++] = variant;
-    }
-    assert_in_range(count, 1, DW__COUNT(list) - 1);
-    for (int k = 0; k < 60; k++) {
-      dw_bounds bounds = {.size = sizeof bounds, .sm_count = PICK(boards), .batch = 1 << dw__random_below(seed, 7)};
-      bounds.kv_len = 16 << 2 * dw__random_below(seed, 9);
+    const size_t count = list_variants(&shape, list);
+    for (int k = 0; k < 300; k++) {
+      dw_bounds bounds = {.size = sizeof bounds, .sm_count = 1 + dw__random_below(seed, 256), .batch = PICK(batches)};
+      bounds.kv_len = 1 + dw__random_below(seed, 16 << dw__random_below(seed, 17));
+      bounds.call = (dw_call)dw__random_below(seed, 2);
+      bounds.split_tokens = PICK(splits);
+      if (dw__random_below(seed, 8) == 0) bounds.sm_count = 4096;
       assert_int_equal(dw_variant_choose(&shape, &bounds, &variant, NULL), DW_OK);
       assert_true(is_listed(list, count, &variant));
     }
+  }
+}
+
+// And nothing else is: some problem asks for each of them.
+static void everything_listed_is_chosen(void **state) {
+  (void)state;
+  static const char *const shapes[] = {"mla:h=8,t=1", "mla:h=8,t=9", "mla:h=8,t=4", "mla:h=16,t=17", "mla:h=8,t=9,qk=96,v=64"};
+  static const int boards[] = {24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
+  for (size_t s = 0; s < DW__COUNT(shapes); s++) {
+    const dw_shape shape = shape_of(shapes[s]);
+    dw_variant list[256], variant;
+    const size_t count = list_variants(&shape, list);
+    size_t missing = count;
+    bool met[256] = {false};
+    for (size_t board = 0; board < DW__COUNT(boards); board++) {
+      for (int batch = 1; batch < 300; batch += 1 + batch / 6) {
+        for (int tiles = 1; tiles < 70000 && missing; tiles += 1 + tiles / 12) {
+          for (int call = 0; call < 2; call++) {
+            const dw_bounds bounds = {
+              .size = sizeof bounds, .sm_count = boards[board], .batch = batch, .kv_len = tiles * 16, .call = (dw_call)call};
+            assert_int_equal(dw_variant_choose(&shape, &bounds, &variant, NULL), DW_OK);
+            for (size_t i = 0; i < count; i++)
+              if (!met[i] && !memcmp(&list[i], &variant, sizeof variant)) met[i] = true, missing--;
+          }
+        }
+      }
+    }
+    assert_int_equal(missing, 0);
   }
 }
 
@@ -537,7 +574,8 @@ int main(void) {
     cmocka_unit_test(workspace_is_checked),
     cmocka_unit_test(promises_are_checked),
     cmocka_unit_test(every_choice_makes_a_plan),
-    cmocka_unit_test(enumerate_lists_choices),
+    cmocka_unit_test(every_choice_is_listed),
+    cmocka_unit_test(everything_listed_is_chosen),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
