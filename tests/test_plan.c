@@ -534,7 +534,7 @@ static void every_choice_is_listed(void **state) {
 static void everything_listed_is_chosen(void **state) {
   (void)state;
   static const char *const shapes[] = {"mla:h=8,t=1", "mla:h=8,t=9", "mla:h=8,t=4", "mla:h=16,t=17", "mla:h=8,t=9,qk=96,v=64"};
-  static const int boards[] = {24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
+  static const int boards[] = {8, 16, 24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
   for (size_t s = 0; s < DW__COUNT(shapes); s++) {
     const dw_shape shape = shape_of(shapes[s]);
     dw_variant list[256], variant;
@@ -554,7 +554,11 @@ static void everything_listed_is_chosen(void **state) {
         }
       }
     }
-    assert_int_equal(missing, 0);
+    for (size_t i = 0; i < count; i++) {
+      char text[DW_TEXT_MAX];
+      dw_variant_print(&list[i], text, sizeof text);
+      if (!met[i]) fail_msg("nothing asks for %s of %s", text, shapes[s]);
+    }
   }
 }
 
