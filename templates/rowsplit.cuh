@@ -78,8 +78,8 @@ struct Turn {
 // What a CTA is to do, known to all roles after the prologue.
 struct Cta {
   Request request;
-  Work work;
   Tiles tiles;
+  int slot;             // of its partial results
   int first_row, rows;  // of the request
   smem_addr shared;
 };
@@ -116,54 +116,53 @@ DEV void init_barriers(smem_addr shared) {
 constexpr int OWN_TOKENS = TILE / LOADERS;
 constexpr int ENTRY_TILES = 32 / OWN_TOKENS;
 
-DEV bool is_loader() { return warp_id() >= FIRST_LOADER_WARP && warp_id() < FIRST_LOADER_WARP + LOADERS; }
+DEV bool is_loader(u32 warp) { return warp >= FIRST_LOADER_WARP && warp < FIRST_LOADER_WARP + LOADERS; }
 
 struct Loader {
   int entries, next_entries;
-  int safe_entry, safe_token;  // a token known to exist: stands in for those past the end
-  int first_token;             // of this warp within a tile
+  int safe_entry;  // of the range's first token, which stands in for those past the end
 };
+DEV int loader_first_token() { return (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS; }  // within a tile
 
-DEV int loader_lane_token(const Loader &l, const Tiles &tiles, int tile0) {
+DEV int loader_lane_token(const Tiles &tiles, int tile0) {
   const int lane = lane_id();
-  return (tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride) * TILE + l.first_token + lane % OWN_TOKENS;
+  return (tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride) * TILE + loader_first_token() + lane % OWN_TOKENS;
 }
 // Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. Under CSR only tokens that exist may be looked up.
-DEV int loader_entries(const dw_params &p, const Request &r, const Loader &l, const Tiles &tiles, int tile0) {
-  const int t = loader_lane_token(l, tiles, tile0);
+DEV int loader_entries(const dw_params &p, const Request &r, const Tiles &tiles, int tile0) {
+  const int t = loader_lane_token(tiles, tile0);
   return by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
 }
 // The first entries, asked for before anything is known of the lengths (block table): a load that waits for another costs 0.5 us
 // at kernel start.
 DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, Loader &l) {
-  l.entries = loader_entries(p, r, l, tiles, 0);
-  l.safe_token = tiles.first * TILE;
-  l.safe_entry = by_table(p) || l.safe_token < r.total ? kv_entry(p, r, l.safe_token) : 0;
+  l.entries = loader_entries(p, r, tiles, 0);
+  const int t = tiles.first * TILE;
+  l.safe_entry = by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
 }
 // What is left to ask for before the ring can be filled.
-DEV void loader_begin(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
-  const bool guessed = c.work.request == guess.request && c.work.range == guess.range && c.work.share.ranges == guess.share.ranges;
+DEV void loader_begin(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
   if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
-  l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, l, c.tiles, ENTRY_TILES) : 0;
+  l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, c.tiles, ENTRY_TILES) : 0;
 }
 DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring) {
   const int lane = lane_id(), slot = ring.at;
   const int from = tile % ENTRY_TILES * OWN_TOKENS + lane % OWN_TOKENS;
   int entry = shuffle((u32)l.entries, from);
-  int token = tile_token(c, tile) + l.first_token + lane % OWN_TOKENS;
-  if (token >= c.request.total) entry = l.safe_entry, token = l.safe_token;
+  int token = tile_token(c, tile) + loader_first_token() + lane % OWN_TOKENS;
+  if (token >= c.request.total) entry = l.safe_entry, token = tile_token(c, 0);
   const smem_addr full = c.shared + BAR_FULL + slot * 8;
   if (lane == 0) mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES);
   sync_warp();
   if (lane < OWN_TOKENS)
-    bulk_load(c.shared + RING + slot * SLOT_BYTES + (l.first_token + lane) * TOKEN_STRIDE, kv_address(p, entry, token),
+    bulk_load(c.shared + RING + slot * SLOT_BYTES + (loader_first_token() + lane) * TOKEN_STRIDE, kv_address(p, entry, token),
               RECORD_BYTES, full);
   ring.next();
 }
 DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
   if (tile % ENTRY_TILES) return;
   l.entries = l.next_entries;
-  if (tile + ENTRY_TILES < c.tiles.count) l.next_entries = loader_entries(p, c.request, l, c.tiles, tile + ENTRY_TILES);
+  if (tile + ENTRY_TILES < c.tiles.count) l.next_entries = loader_entries(p, c.request, c.tiles, tile + ENTRY_TILES);
 }
 
 DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
@@ -598,7 +597,7 @@ DEV void output_store(const dw_params &p, const Cta &c, const Output<NT> &out) {
   }
   sync_warp();
   constexpr int LANES = V_EACH / 8;  // that store one row
-  const s64 first = (s64)(c.work.share.first_slot + c.work.range) * p.rows + c.first_row;
+  const s64 first = (s64)c.slot * p.rows + c.first_row;
   u8 *to = (u8 *)p.partial + (first * V + output_warp() * V_EACH + l % LANES * 8) * 2;
 #pragma unroll 4
   for (int row0 = 0; row0 < 8 * NT; row0 += 32 / LANES) {
@@ -657,20 +656,22 @@ DEV int group_tiles(const dw_params &p, const Request &r, int g, int *first) {
 
 // All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later.
 template <int NT>
-DEV void run_cta(const dw_params &p, const Cta &c, const Work &guess, Loader &l) {
+DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
+  // The same in all lanes, which the compiler sees: without, it takes each role for a divergent branch (spills, code for lone lanes).
+  const u32 warp = shuffle(warp_id(), 0);
   Query<NT> q;
-  if (is_loader()) loader_begin(p, c, guess, l);
+  if (is_loader(warp)) loader_begin(p, c, guessed, l);
   if (p.dependent) grid_dependency_wait();
-  if (warp_id() < SCORE_WARPS) query_request<NT>(p, c, q);
+  if (warp < SCORE_WARPS) query_request<NT>(p, c, q);
   barrier_sync(0, THREADS);
-  if (warp_id() < SCORE_WARPS) {
+  if (warp < SCORE_WARPS) {
     if (SETMAXNREG) registers_inc<160>();
     query_fragments<NT>(q);
     score_loop<NT>(c, q);
-  } else if (warp_id() < FIRST_SOFTMAX_WARP) {
+  } else if (warp < FIRST_SOFTMAX_WARP) {
     if (SETMAXNREG) registers_inc<224>();
     output_role<NT>(p, c, l);
-  } else if (warp_id() < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
+  } else if (warp < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
     if (SETMAXNREG) registers_dec<72>();
     softmax_loop<NT>(p, c);
   } else {
@@ -685,19 +686,19 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   Loader l;
   c.shared = smem_base();
   const Work guess = guess_work(p);
-  if (is_loader()) {
-    l.first_token = (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS;
+  if (is_loader(warp_id()) && by_table(p) && guess.request >= 0) {
     c.request.index = guess.request;
-    if (by_table(p) && guess.request >= 0) loader_start(p, c.request, find_tiles(p, guess, 0), l);
+    loader_start(p, c.request, find_tiles(p, guess, 0), l);
   }
   const int guess_len = guess_length(p, guess);
   init_barriers(c.shared);
-  c.work = find_work(p, guess, guess_len);
+  const Work work = find_work(p, guess, guess_len);
+  const bool guessed = work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
   int nt = 0;
-  if (c.work.request >= 0) {
-    const int len = c.work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + c.work.request);
-    c.request = load_request(p, c.work.request, len);
-    c.tiles = find_tiles(p, c.work, c.request.total);
+  if (work.request >= 0) {
+    c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
+    c.tiles = find_tiles(p, work, c.request.total);
+    c.slot = work.share.first_slot + work.range;
     nt = group_tiles(p, c.request, blockIdx.x, &c.first_row);
     c.first_row *= 8;
     c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
@@ -706,5 +707,5 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
     grid_dependency_wait();
     return;
   }
-  run_cta<N_TILES>(p, c, guess, l);
+  run_cta<N_TILES>(p, c, guessed, l);
 }

@@ -50,7 +50,7 @@ static const fault faults[] = {
   {"draft_slots_of_the_first_request", REQUEST, "draft ? r.first_row + (t - r.prefix)", "draft ? (t - r.prefix)"},
   {"page_address_of_32_bits", REQUEST, "(page * p.kv_page_stride + in_page", "(page * (int)p.kv_page_stride + in_page"},
   {"slot_address_of_32_bits", REQUEST, "entry * p.kv_page_stride * 2", "entry * (int)p.kv_page_stride * 2"},
-  {"no_safe_token", ROWSPLIT, "  if (token >= c.request.total) entry = l.safe_entry, token = l.safe_token;\n", ""},
+  {"no_safe_token", ROWSPLIT, "  if (token >= c.request.total) entry = l.safe_entry, token = tile_token(c, 0);\n", ""},
   {"table_by_row", REQUEST, "p.block_table + r.index * p.block_table_stride",
    "p.block_table + r.first_row * p.block_table_stride"},
   {"rows_of_the_next_group_written", ROWSPLIT, "if (row < c.rows) stg_cg_v4", "stg_cg_v4"},
