@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "companions.h"
 #include "flow.h"
 #include "plan.h"
 
@@ -54,9 +55,10 @@ struct dw_ctx {
   pthread_cond_t landed;
   flight *flights;
 
-  pthread_mutex_t loading;  // guards the two lists
+  pthread_mutex_t loading;  // guards the three lists
   loaded *images;
   dw_kernel *kernels;
+  dw_companions *companions;
 
   atomic_uint_least64_t compiles, compile_failures, misses, damaged;
 };
@@ -115,6 +117,7 @@ static void unload_all(dw_ctx *ctx) {
     dw__module_unload(image->module);
     dw__release(image);
   }
+  dw__companions_free(ctx->companions);
 }
 
 void dw_ctx_destroy(dw_ctx *ctx) {
@@ -135,6 +138,13 @@ void dw_ctx_destroy(dw_ctx *ctx) {
 }
 
 dw__cache *dw__ctx_cache(dw_ctx *ctx) { return ctx->cache; }
+
+dw_companions **dw__ctx_companions_lock(dw_ctx *ctx) {
+  pthread_mutex_lock(&ctx->loading);
+  return &ctx->companions;
+}
+
+void dw__ctx_companions_unlock(dw_ctx *ctx) { pthread_mutex_unlock(&ctx->loading); }
 
 dw_status dw__ctx_gen(dw_ctx *ctx, dw__gen **gen, dw_error *error) {
   pthread_mutex_lock(&ctx->opening);
@@ -227,9 +237,9 @@ static size_t shape_params(const dw_shape *shape, dw__gen_param *params) {
   return DW__COUNT(list);
 }
 
-// Shape and variant, checked and as canonical text.
+// Shape and variant, checked and as canonical text. The companions have neither; their name stands in place of the shape's text.
 typedef struct request {
-  const dw_shape *shape;
+  const dw_shape *shape;  // NULL: the companions
   const dw_variant *variant;
   char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX];
   char target[16];  // compile target
@@ -251,6 +261,7 @@ static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t
   dw__gen *gen;
   dw_status status = dw__ctx_gen(ctx, &gen, error);
   if (status) return status;
+  if (!ask->shape) return dw__gen_render(gen, "companions", NULL, 0, source, size, error);
   char text[DW_TEXT_MAX];
   memcpy(text, ask->variant_text, sizeof text);
   dw__gen_param params[PARAMS_MAX];
@@ -389,7 +400,8 @@ static dw_status compile(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request *ask
   bool specific = false;
   double start = dw__seconds();
   atomic_fetch_add(&ctx->compiles, 1);
-  dw_status status = dw__nvrtc_compile(nvrtc, "verify.cu", source, options, &data, &cubin->size, &log, error);
+  dw_status status =
+    dw__nvrtc_compile(nvrtc, ask->shape ? "verify.cu" : "companions.cu", source, options, &data, &cubin->size, &log, error);
   cubin->compile_ms = (dw__seconds() - start) * 1e3;
   cubin->data = data;
   if (!status) status = dw__cubin_read(data, cubin->size, &arch, &specific, cubin->kernels, &cubin->kernel_count, error);
@@ -506,20 +518,16 @@ static dw_status request_key(dw_ctx *ctx, request *ask, dw_error *error) {
   return status;
 }
 
-dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **result, dw_error *error) {
-  if (result) *result = NULL;
-  if (!ctx || !result) return dw__no_argument(error, ctx ? "cubin" : "ctx");
-  request ask;
-  dw_status status = request_check(shape, variant, &ask, error);
-  if (!status) status = request_key(ctx, &ask, error);
+static dw_status build_request(dw_ctx *ctx, request *ask, dw_cubin **result, dw_error *error) {
+  dw_status status = request_key(ctx, ask, error);
   if (status) return status;
   dw_cubin *cubin = dw__calloc(1, sizeof *cubin);
   if (!cubin) return no_memory(error);
 
-  flight mine = {NULL, ask.key};
+  flight mine = {NULL, ask->key};
   flight_begin(ctx, &mine);
-  status = find_request(ctx, &ask, cubin, error);
-  if (status == DW_NOT_FOUND) status = make(ctx, &ask, cubin, error);
+  status = find_request(ctx, ask, cubin, error);
+  if (status == DW_NOT_FOUND) status = make(ctx, ask, cubin, error);
   flight_end(ctx, &mine);
 
   if (status) {
@@ -528,6 +536,30 @@ dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *v
     *result = cubin;
   }
   return status;
+}
+
+dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **result, dw_error *error) {
+  if (result) *result = NULL;
+  if (!ctx || !result) return dw__no_argument(error, ctx ? "cubin" : "ctx");
+  request ask;
+  dw_status status = request_check(shape, variant, &ask, error);
+  return status ? status : build_request(ctx, &ask, result, error);
+}
+
+static request companions_request(int target) {
+  request ask = {.shape_text = DW__COMPANIONS};
+  snprintf(ask.target, sizeof ask.target, "sm_%d", target);
+  return ask;
+}
+
+dw_status dw__companions_source(dw_ctx *ctx, char **source, size_t *size, dw_error *error) {
+  request ask = companions_request(0);
+  return generate(ctx, &ask, source, size, error);
+}
+
+dw_status dw__companions_cubin(dw_ctx *ctx, int target, dw_cubin **cubin, dw_error *error) {
+  request ask = companions_request(target);
+  return build_request(ctx, &ask, cubin, error);
 }
 
 // ---- cubin -> kernel ------------------------------------------------------------------------------------------

@@ -290,4 +290,7 @@ DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint
 #ifdef __cplusplus
 }
 #endif
+
+#include "draftwood_companions.h"
+
 #endif
