@@ -32,7 +32,7 @@ static dw_status fail(dw_error *error, dw_status status, const char *field, cons
 
 // ---- open -----------------------------------------------------------------------------------------------------
 
-static dw_status build(const char *source, size_t size, bool sanitize, dw_host_module **module, dw_error *error) {
+dw_status dw__host_build(const char *source, size_t size, bool sanitize, dw_host_module **module, dw_error *error) {
   dw_host_build_options options = {.size = sizeof options,
                                    .header = dw__host_header_start,
                                    .header_size = (size_t)(dw__host_header_end - dw__host_header_start),
@@ -62,7 +62,7 @@ dw_status dw__host_kernel_open(dw_ctx *ctx, const dw_shape *shape, const dw_vari
   if (kernel) {
     kernel->shape = *shape;
     kernel->variant = *variant;
-    status = build(source, size, sanitize, &kernel->module, error);
+    status = dw__host_build(source, size, sanitize, &kernel->module, error);
   } else {
     status = dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
   }

@@ -17,6 +17,8 @@ void dw__host_kernel_close(dw__host_kernel *kernel);
 // DW_HOST_EXECUTION with the fault in words. The outputs are then ready for dw__problem_compare.
 dw_status dw__host_kernel_run(const dw__host_kernel *kernel, const dw_bounds *bounds, dw__problem *problem, dw_host_order order,
                               uint64_t seed, dw_error *error);
+// A source compiled and loaded: DW_NOT_FOUND where there is no C++ compiler, DW_COMPILE with its words.
+dw_status dw__host_build(const char *source, size_t size, bool sanitize, dw_host_module **module, dw_error *error);
 // Is the C++ compiler that builds would use there? Its name, or NULL.
 const char *dw__host_compiler(void);
 
