@@ -3,6 +3,7 @@
 #define DRAFTWOOD_CLI_H
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "../runtime/gpu.h"
 #include "core.h"
@@ -24,6 +25,10 @@ int cli_build(const cli_command *self, int argc, char **argv);
 int cli_verify(const cli_command *self, int argc, char **argv);
 int cli_suite(const cli_command *self, int argc, char **argv);  // verify --suite
 int cli_bench(const cli_command *self, int argc, char **argv);
+// build, verify and bench --companions (src/cli_companions.c, src/cli_companions_bench.c)
+int cli_companions_build(const cli_command *self, int argc, char **argv);
+int cli_companions_verify(const cli_command *self, int argc, char **argv);
+int cli_companions_bench(const cli_command *self, int argc, char **argv);
 int cli_presets(const cli_command *self, int argc, char **argv);
 int cli_cache(const cli_command *self, int argc, char **argv);
 int cli_doctor(const cli_command *self, int argc, char **argv);
@@ -56,6 +61,8 @@ typedef struct cli_options {
 // exit with: --help was printed, or one message about a bad option.
 int cli_parse(const cli_command *command, cli_options options, int *argc, char **argv);
 
+// Is this flag among the arguments? For commands that have a second form.
+bool cli_has(int argc, char **argv, const char *flag);
 void cli_help(const cli_command *command, cli_options options);
 // "draftwood: <message>" on stderr; returns CLI_USAGE.
 int cli_usage(const char *format, ...) DW__PRINTF(1, 2);
@@ -111,7 +118,16 @@ dw_status cli_check_gpu(const cli_gpu *board, const dw_variant *variant, const c
                         dw__comparison *comparison, dw_error *error);
 json_t *cli_comparison_json(const dw__comparison *comparison);
 
-// --build-only: how many cubins were compiled (src/cli_bench.c).
+// ---- measuring (src/cli_bench.c) ------------------------------------------------------------------------------
+// Sorts them; between neighbours.
+double cli_quantile(double *values, int n, double q);
+// One JSON line.
+void cli_write_line(FILE *to, const json_t *row);
+// "580.159.04", else the CUDA version that it serves.
+void cli_read_driver(const dw__device *device, char *text, size_t n);
+// For the records: the command as it was given, without the folders of this machine, and the day.
+void cli_note_command(char *command, size_t n, char date[16], int argc, char **argv);
+// --build-only: how many cubins were compiled.
 void cli_tell_builds(dw_ctx *ctx);
 
 // A progress line on stderr, where that is a terminal; an empty text clears it.

@@ -228,11 +228,11 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-// Of sorted values, between neighbours.
-static double quantile(const double *sorted, int n, double q) {
+double cli_quantile(double *values, int n, double q) {
+  qsort(values, (size_t)n, sizeof *values, ascending);
   double at = q * (n - 1);
   int below = (int)at;
-  return below + 1 < n ? sorted[below] + (at - below) * (sorted[below + 1] - sorted[below]) : sorted[n - 1];
+  return below + 1 < n ? values[below] + (at - below) * (values[below + 1] - values[below]) : values[n - 1];
 }
 
 // ---- results --------------------------------------------------------------------------------------------------
@@ -244,10 +244,9 @@ typedef struct result {
 static result summarise(const bench *b, const problem *p, contender *c, double mhz) {
   result r = {0};
   double tokens = p->kv_bytes / p->shape.head_dim_qk / 2;
-  qsort(c->us, (size_t)b->want->reps, sizeof *c->us, ascending);
-  r.us = quantile(c->us, b->want->reps, 0.5);
-  r.p10 = quantile(c->us, b->want->reps, 0.1);
-  r.p90 = quantile(c->us, b->want->reps, 0.9);
+  r.us = cli_quantile(c->us, b->want->reps, 0.5);
+  r.p10 = cli_quantile(c->us, b->want->reps, 0.1);
+  r.p90 = cli_quantile(c->us, b->want->reps, 0.9);
   r.gbs = p->kv_bytes / r.us * 1e-3;
   r.tflops = p->flops / r.us * 1e-6;
   r.floor = floor_us(b, p);
@@ -324,7 +323,7 @@ static json_t *result_json(const bench *b, const problem *p, const contender *c,
   return row;
 }
 
-static void write_line(FILE *to, const json_t *row) {
+void cli_write_line(FILE *to, const json_t *row) {
   json_dumpf(row, to, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
   fputc('\n', to);
   fflush(to);
@@ -333,8 +332,8 @@ static void write_line(FILE *to, const json_t *row) {
 static void tell(const bench *b, const problem *p, const contender *c, const result *r) {
   if (!b->want->json) print_row(p, c, r);
   json_t *row = result_json(b, p, c, r);
-  if (b->want->json) write_line(stdout, row);
-  if (b->record) write_line(b->record, row);
+  if (b->want->json) cli_write_line(stdout, row);
+  if (b->record) cli_write_line(b->record, row);
   json_decref(row);
 }
 
@@ -537,8 +536,7 @@ static dw_status run_all(bench *b, const dw_shape *base, dw_error *error) {
 
 // ---- the machine ----------------------------------------------------------------------------------------------
 
-// "580.159.04", else the CUDA version that it serves.
-static void read_driver(const dw__device *device, char *text, size_t n) {
+void cli_read_driver(const dw__device *device, char *text, size_t n) {
   char line[256] = "";
   FILE *file = fopen("/proc/driver/nvidia/version", "r");
   if (file && !fgets(line, sizeof line, file)) line[0] = 0;
@@ -568,7 +566,7 @@ static dw_status open_tools(bench *b, const dw_shape *shape, dw_error *error) {
   dw_status status = dw__gpu_tools_open(b->ctx, b->gpu, shape->head_dim_qk, shape->head_dim_v, &b->tools, error);
   if (!status) status = dw__gpu_judge_open(b->tools, &b->judge, error);
   if (!status) status = find_ceilings(b, error);
-  if (!status) read_driver(dw__gpu_device(b->gpu), b->driver, sizeof b->driver);
+  if (!status) cli_read_driver(dw__gpu_device(b->gpu), b->driver, sizeof b->driver);
   return status;
 }
 
@@ -580,16 +578,15 @@ static void close_all(bench *b) {
   dw__gpu_close(b->gpu);
 }
 
-// For the records: the command as it was given, without the folders of this machine.
-static void note_command(bench *b, int argc, char **argv) {
+void cli_note_command(char *command, size_t n, char date[16], int argc, char **argv) {
   time_t now = time(NULL);
   struct tm utc;
-  size_t used = (size_t)snprintf(b->command, sizeof b->command, "draftwood");
-  for (int i = 0; i < argc && used < sizeof b->command; i++) {
+  size_t used = (size_t)snprintf(command, n, "draftwood");
+  for (int i = 0; i < argc && used < n; i++) {
     const char *folder = argv[i][0] == '/' ? strrchr(argv[i], '/') : NULL, *text = folder ? folder + 1 : argv[i];
-    used += (size_t)snprintf(b->command + used, sizeof b->command - used, strpbrk(text, " ;*?$") ? " '%s'" : " %s", text);
+    used += (size_t)snprintf(command + used, n - used, strpbrk(text, " ;*?$") ? " '%s'" : " %s", text);
   }
-  strftime(b->date, sizeof b->date, "%Y-%m-%d", gmtime_r(&now, &utc));
+  strftime(date, 16, "%Y-%m-%d", gmtime_r(&now, &utc));
 }
 
 // ---- the command ----------------------------------------------------------------------------------------------
@@ -634,7 +631,7 @@ static int bench_main(const asked *want, const char *text, int argc, char **argv
   b = (bench){.want = want};
   int code = cli_open(&b.ctx);
   if (code != CLI_GO_ON) return code;
-  note_command(&b, argc, argv);
+  cli_note_command(b.command, sizeof b.command, b.date, argc, argv);
   if (want->record && !(b.record = fopen(want->record, "a"))) {
     dw_ctx_destroy(b.ctx);
     return cli_usage("--record: %s cannot be written", want->record);
@@ -648,6 +645,7 @@ static int bench_main(const asked *want, const char *text, int argc, char **argv
 }
 
 int cli_bench(const cli_command *self, int argc, char **argv) {
+  if (cli_has(argc, argv, "--companions")) return cli_companions_bench(self, argc, argv);
   const char *commit = getenv("DRAFTWOOD_COMMIT");
   asked want = {.commit = commit && *commit ? commit : "unknown",
                 .lengths = {.values = {1000, 5700, 23000, 91000, 185000}, .count = 5},

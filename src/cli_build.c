@@ -329,6 +329,7 @@ static int default_jobs(void) {
 }
 
 int cli_build(const cli_command *self, int argc, char **argv) {
+  if (cli_has(argc, argv, "--companions")) return cli_companions_build(self, argc, argv);
   int verify = -1;
   asked want = {.jobs = default_jobs(), .batch = 8, .kv_len = 32768};
   const cli_option options[] = {

@@ -214,6 +214,12 @@ int cli_parse(const cli_command *command, cli_options options, int *argc, char *
   return CLI_GO_ON;
 }
 
+bool cli_has(int argc, char **argv, const char *flag) {
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], flag) == 0) return true;
+  return false;
+}
+
 // ---- shared pieces --------------------------------------------------------------------------------------------
 
 static void warn(void *user, dw_log_level level, const char *message) {

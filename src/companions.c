@@ -397,7 +397,10 @@ dw_status dw_merge_states(const dw_companions *companions, const dw_merge_args *
   p.lse_head_stride = or_default(a.lse_head_stride, 1);
   p.lse_row_stride = or_default(a.lse_row_stride, a.heads);
   bool wide = a.v % 8 == 0 && is_wide(a.out, a.dtype, p.out_head_stride, p.out_row_stride, 0);
-  for (int i = 0; i < a.state_kinds; i++) TRY(read_states(&a, i, &p.states[i], &wide, error));
+  for (int i = 0; i < a.state_kinds; i++) {
+    TRY(read_states(&a, i, &p.states[i], &wide, error));
+    p.parts += p.states[i].count;
+  }
   p.wide = wide;
   const int64_t blocks = ((int64_t)a.rows * a.heads + DW_C_MERGE_WARPS - 1) / DW_C_MERGE_WARPS;
   TRY(range(blocks, "rows", 0, INT32_MAX, "blocks of the grid", error));

@@ -61,7 +61,7 @@ typedef struct dw_merge_args {
   int64_t lse_row_stride, lse_head_stride;  // 0: heads, 1
 } dw_merge_args;
 
-// The softmax-weighted sum, in fp32 and in the order of the states: the same bits every time. A state whose lse is -inf counts as
+// The softmax-weighted sum, in fp32 and in a fixed order: the same bits every time. A state whose lse is -inf counts as
 // zero whatever its out holds; where all are -inf, out is 0 and lse -inf. out and lse may be those of one state if type and
 // strides are the same too; else they must not overlap any.
 DW_API dw_status dw_merge_states(const dw_companions *companions, const dw_merge_args *args, void *stream, dw_error *error);

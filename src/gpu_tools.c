@@ -24,6 +24,7 @@ static const listed entries[DW__TOOLS] = {
   [DW__TOOL_READ] = {"dw_tool_read", 512},
   [DW__TOOL_MMA] = {"dw_tool_mma", 512},
   [DW__TOOL_SPIN] = {"dw_tool_spin", 32},
+  [DW__TOOL_COPY] = {"dw_tool_copy", 512},
 };
 
 // The two cubins: which tools are in which.
@@ -171,10 +172,14 @@ void dw__gpu_tools_close(dw__gpu_tools *tools) {
 
 dw__gpu *dw__gpu_tools_gpu(const dw__gpu_tools *tools) { return tools->gpu; }
 
+dw__launch dw__gpu_tool_launch(const dw__gpu_tools *tools, dw__tool tool, unsigned x, unsigned y, unsigned z) {
+  return (dw__launch){
+    .function = tools->functions[tool], .grid = {x, y, z}, .block = {entries[tool].threads, 1, 1}, .cluster_x = 1};
+}
+
 dw_status dw__gpu_tool_run(const dw__gpu_tools *tools, dw__tool tool, unsigned x, unsigned y, unsigned z, void *params,
                            dw_error *error) {
-  dw__launch launch = {
-    .function = tools->functions[tool], .grid = {x, y, z}, .block = {entries[tool].threads, 1, 1}, .cluster_x = 1};
+  dw__launch launch = dw__gpu_tool_launch(tools, tool, x, y, z);
   return dw__gpu_launch(tools->gpu, &launch, params, error);
 }
 

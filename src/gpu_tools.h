@@ -18,6 +18,7 @@ typedef enum dw__tool {
   DW__TOOL_READ,
   DW__TOOL_MMA,
   DW__TOOL_SPIN,
+  DW__TOOL_COPY,
   DW__TOOLS
 } dw__tool;
 
@@ -35,6 +36,8 @@ void dw__gpu_tools_close(dw__gpu_tools *tools);
 // On the GPU's stream. Threads a block are the kernel's own.
 dw_status dw__gpu_tool_run(const dw__gpu_tools *tools, dw__tool tool, unsigned x, unsigned y, unsigned z, void *params,
                            dw_error *error);
+// A launch of it, for capture.
+dw__launch dw__gpu_tool_launch(const dw__gpu_tools *tools, dw__tool tool, unsigned x, unsigned y, unsigned z);
 dw__gpu *dw__gpu_tools_gpu(const dw__gpu_tools *tools);
 
 // ---- ceilings of the board, measured -----------------------------------------------------------------------------

@@ -7,8 +7,7 @@
 #include "core.h"
 
 enum {
-  SEGMENT = 32,  // moves that make a warp worth its start
-  TEAM = SEGMENT * DW_C_SEGMENTS,
+  SEGMENT = 32,  // moves that make a warp worth its start; fewer where that leaves warps of the only team idle
   TEAMS_MAX = 65535,
 };
 
@@ -18,6 +17,7 @@ typedef struct builder {
   dw__buf entries;   // int64: a move, or -1
   dw__buf segments;  // int32: where each ends
   int open;          // first entry of the segment that is being filled
+  int segment;       // most entries of a segment of short chains
 } builder;
 
 static int entry_count(const builder *b) { return (int)(b->entries.size / sizeof(int64_t)); }
@@ -74,7 +74,7 @@ static void put_next(builder *b, const graph *g, int32_t *to) {
 static void add_short(builder *b, const graph *g, int32_t first, int n, bool cycle) {
   int used = entry_count(b) - b->open, in_batch = used % DW_C_BATCH;
   int pad = cycle && in_batch + n > DW_C_BATCH ? DW_C_BATCH - in_batch : 0;
-  if (used + pad + n > SEGMENT) end_segment(b);
+  if (used + pad + n > b->segment) end_segment(b);
   else
     for (int i = 0; i < pad; i++) put_nothing(b);
   for (int i = 0; i < n; i++) put_next(b, g, &first);
@@ -82,7 +82,8 @@ static void add_short(builder *b, const graph *g, int32_t first, int n, bool cyc
 
 // Cut into segments of its own team, or of one that has room for all of them.
 static void add_long(builder *b, const graph *g, int32_t first, int n) {
-  int pieces = n < TEAM ? (n + SEGMENT - 1) / SEGMENT : DW_C_SEGMENTS;
+  int pieces = (n + b->segment - 1) / b->segment;
+  if (pieces > DW_C_SEGMENTS) pieces = DW_C_SEGMENTS;
   end_segment(b);
   if (segment_count(b) % DW_C_SEGMENTS + pieces > DW_C_SEGMENTS) end_team(b);
   for (int k = 0; k < pieces; k++) {
@@ -94,7 +95,7 @@ static void add_long(builder *b, const graph *g, int32_t first, int n) {
 
 static void add_chain(builder *b, const graph *g, int32_t first, bool cycle) {
   int n = chain_length(g, first);
-  if (n > (cycle ? DW_C_BATCH : SEGMENT)) add_long(b, g, first, n);
+  if (n > (cycle ? DW_C_BATCH : b->segment)) add_long(b, g, first, n);
   else add_short(b, g, first, n, cycle);
 }
 
@@ -152,7 +153,8 @@ static dw_status pack(const builder *b, int moves, dw_move_list *list, dw_error 
 }
 
 static dw_status build(const dw_move *moves, int count, int kept, const graph *g, dw_move_list *list, dw_error *error) {
-  builder b = {.open = 0};
+  int share = (kept / DW_C_SEGMENTS + DW_C_BATCH - 1) / DW_C_BATCH * DW_C_BATCH;
+  builder b = {.segment = share < DW_C_BATCH ? DW_C_BATCH : share < SEGMENT ? share : SEGMENT};
   add_all(&b, g, moves, count);
   dw_status status = b.entries.failed || b.segments.failed ? no_memory(error) : pack(&b, kept, list, error);
   dw__buf_free(&b.entries);

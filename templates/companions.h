@@ -70,7 +70,7 @@ typedef struct dw_c_states {
 // dw_merge_states: grid (vectors / DW_C_MERGE_WARPS), 32 x DW_C_MERGE_WARPS threads. A vector is a row's head.
 typedef struct dw_merge_params {
   dw_c_states states[DW_C_KINDS];
-  int kinds, rows, heads, v;
+  int kinds, parts, rows, heads, v;  // parts: states of all kinds
   int wide;  // eight elements at a time: every address is fit for it
   void *out;
   float *lse;

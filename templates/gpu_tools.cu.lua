@@ -405,6 +405,20 @@ extern "C" __global__ void __launch_bounds__(512) dw_tool_read(const __grid_cons
   if (mixed == 0x9E3779B9u) *p.sink = mixed;
 }
 
+// The plainest copy: what the companions that move rows are held against.
+extern "C" __global__ void __launch_bounds__(512) dw_tool_copy(const __grid_constant__ dw_tool_peak_params p) {
+  const s64 pieces = p.bytes / 16, step = (s64)gridDim.x * 512;
+  s64 i = (s64)blockIdx.x * 512 + threadIdx.x;
+  for (; i + 3 * step < pieces; i += 4 * step) {
+    u32x4 v[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = ldg_cg_v4((const u8 *)p.data + (i + k * step) * 16);
+#pragma unroll
+    for (int k = 0; k < 4; k++) stg_cg_v4((u8 *)p.to + (i + k * step) * 16, v[k]);
+  }
+  for (; i < pieces; i += step) stg_cg_v4((u8 *)p.to + i * 16, ldg_cg_v4((const u8 *)p.data + i * 16));
+}
+
 extern "C" __global__ void __launch_bounds__(512) dw_tool_mma(const __grid_constant__ dw_tool_peak_params p) {
   float d[8][4];
   u32 a[4], b[8][2];

@@ -1,5 +1,4 @@
-// Partial attention results of the same rows -> one: out = sum of 2^(lse_s - lse) x out_s, lse = log2 of the sum of 2^lse_s, in
-// the order in which the states are given. A state that saw nothing (lse -inf) counts as zero and its out is not looked at. A
+// Partial attention results of the same rows -> one: out = sum of 2^(lse_s - lse) x out_s, lse = log2 of the sum of 2^lse_s. A state that saw nothing (lse -inf) counts as zero and its out is not looked at. A
 // warp has a vector, so that out and lse may be those of one of the states.
 #pragma once
 
@@ -39,40 +38,78 @@ DEV void store_merged(void *out, s64 at, const float (&v)[N], int dtype) {
   }
 }
 
-// Calls work(states, index of the state among them, its lse in base 2) for each state.
-template <class Work>
-DEV void each_state(const dw_merge_params &p, int row, int head, Work work) {
-  for (int k = 0; k < p.kinds; k++) {
-    const dw_c_states &s = p.states[k];
-    const float *lse = s.lse + row * s.lse_row_stride + head * s.lse_head_stride;
-    for (int i = 0; i < s.count; i++) work(s, i, ldg_cg_f32(lse + i * s.lse_part_stride) * s.to_log2);
-  }
+// State s of all kinds: where its part of a vector starts, and its log-sum-exp in base 2.
+struct State {
+  const dw_c_states *kind;
+  int part;
+};
+DEV State find_state(const dw_merge_params &p, int s) {
+  int k = 0;
+  while (s >= p.states[k].count) s -= p.states[k++].count;
+  return State{&p.states[k], s};
+}
+DEV float state_lse(const dw_merge_params &p, int s, int row, int head) {
+  const State state = find_state(p, s);
+  const dw_c_states &k = *state.kind;
+  return ldg_cg_f32(k.lse + state.part * k.lse_part_stride + row * k.lse_row_stride + head * k.lse_head_stride) * k.to_log2;
 }
 
+// A lane has every 32nd state's weight; of up to 32 states they stay in registers.
 template <int N>
 DEV void merge_vector(const dw_merge_params &p, int row, int head) {
+  constexpr int TOGETHER = 4;  // parts on their way at one time
   const float none = bits_to_float(0xFF800000u);
-  float max = none, total = 0.f;
-  each_state(p, row, head, [&](const dw_c_states &, int, float lse) { max = fmaxf(max, lse); });
-  each_state(p, row, head, [&](const dw_c_states &, int, float lse) { total += lse == none ? 0.f : exp2_approx(lse - max); });
-  for (int d = lane_id() * N; d < p.v; d += 32 * N) {
-    float sum[N] = {};
-    each_state(p, row, head, [&](const dw_c_states &s, int i, float lse) {
-      if (lse == none) return;
-      float part[N];
-      load_part<N>(part, s.out, i * s.out_part_stride + row * s.out_row_stride + head * s.out_head_stride + d, s.dtype);
-      const float weight = exp2_approx(lse - max);
+  const int lane = lane_id();
+  float max = none, total = 0.f, lse = none;
+  for (int s0 = 0; s0 < p.parts; s0 += 32) {
+    lse = s0 + lane < p.parts ? state_lse(p, s0 + lane, row, head) : none;
+    max = fmaxf(max, lse);
+  }
 #pragma unroll
-      for (int j = 0; j < N; j++) sum[j] += weight * part[j];
-    });
+  for (u32 step = 1; step < 32; step <<= 1) max = fmaxf(max, shuffle_xor(max, step));
+  for (int s0 = 0; s0 < p.parts; s0 += 32) {
+    if (p.parts > 32) lse = s0 + lane < p.parts ? state_lse(p, s0 + lane, row, head) : none;
+    total += lse == none ? 0.f : exp2_approx(lse - max);
+  }
+#pragma unroll
+  for (u32 step = 1; step < 32; step <<= 1) total += shuffle_xor(total, step);
+  for (int d0 = 0; d0 < p.v; d0 += 32 * N) {  // as often for every lane: the weights are shuffled
+    const int d = d0 + lane * N;
+    float sum[N] = {};
+    for (int s0 = 0; s0 < p.parts; s0 += 32) {
+      if (p.parts > 32) lse = s0 + lane < p.parts ? state_lse(p, s0 + lane, row, head) : none;
+      const float weight = exp2_approx(lse - max);
+      u32 left = vote_ballot(lse != none);
+      while (left) {
+        float part[TOGETHER][N], weights[TOGETHER];
+        const int now = min(__popc(left), TOGETHER);
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+          if (j >= now) break;
+          const u32 s = lowest_bit(left);
+          left &= left - 1;
+          weights[j] = shuffle(weight, s);
+          const State state = find_state(p, s0 + (int)s);
+          const dw_c_states &k = *state.kind;
+          const s64 at = state.part * k.out_part_stride + row * k.out_row_stride + head * k.out_head_stride + d;
+          if (d < p.v) load_part<N>(part[j], k.out, at, k.dtype);
+        }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+          if (j >= now) break;
+#pragma unroll
+          for (int i = 0; i < N; i++) sum[i] += weights[j] * part[j][i];
+        }
+      }
+    }
     // Not `total > 0`: a row that looks at NaN is NaN.
     const float scale = total == 0.f ? 0.f : reciprocal_approx(total);
 #pragma unroll
-    for (int j = 0; j < N; j++) sum[j] *= scale;
-    store_merged<N>(p.out, row * p.out_row_stride + head * p.out_head_stride + d, sum, p.dtype);
+    for (int i = 0; i < N; i++) sum[i] *= scale;
+    if (d < p.v) store_merged<N>(p.out, row * p.out_row_stride + head * p.out_head_stride + d, sum, p.dtype);
   }
   sync_warp();  // all lanes have read the states' lse, which may be where this one goes
-  if (p.lse && lane_id() == 0)
+  if (p.lse && lane == 0)
     p.lse[row * p.lse_row_stride + head * p.lse_head_stride] = total == 0.f ? none : (max + log2_approx(total)) * p.from_log2;
 }
 

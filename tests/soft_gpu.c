@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "companions.h"
 #include "driver_table.h"
 #include "flow.h"
 #include "gpu_tools.h"
@@ -93,6 +94,7 @@ static dw_status make_source(dw_ctx *ctx, const char *shape_text, const char *va
   dw_variant variant;
   char part[16];
   int qk, v;
+  if (strcmp(shape_text, DW__COMPANIONS) == 0) return dw__companions_source(ctx, source, size, error);
   if (sscanf(shape_text, "gpu_tools:part=%15[a-z],qk=%d,v=%d", part, &qk, &v) == 3)
     return dw__gpu_tools_source(ctx, part, qk, v, source, size, error);
   dw_status status = dw_shape_parse(shape_text, &shape, error);
@@ -151,6 +153,13 @@ EXPORT int cuModuleUnload(void *module_) {
 }
 
 static size_t param_bytes(const char *name) {
+  static const size_t companions[] = {[DW__COMPACT] = sizeof(dw_compact_params),
+                                      [DW__MOVE] = sizeof(dw_move_params),
+                                      [DW__MERGE] = sizeof(dw_merge_params),
+                                      [DW__EXPAND] = sizeof(dw_expand_params),
+                                      [DW__ACCEPT] = sizeof(dw_accept_params)};
+  for (int i = 0; i < DW__COMPANION_COUNT; i++)
+    if (strcmp(name, dw__companion_names[i]) == 0) return companions[i];
   if (strcmp(name, "dw_tool_fill") == 0) return sizeof(dw_tool_fill_params);
   if (strcmp(name, "dw_tool_compare") == 0) return sizeof(dw_tool_compare_params);
   if (strcmp(name, "dw_tool_outside") == 0 || strcmp(name, "dw_tool_differ") == 0) return sizeof(dw_tool_count_params);

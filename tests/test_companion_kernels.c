@@ -71,11 +71,14 @@ typedef struct fault {
 } fault;
 
 static const fault faults[] = {
-  {"merge_reads_what_saw_nothing", "merge", "merge_states.cuh", "      if (lse == none) return;\n", ""},
+  {"merge_reads_what_saw_nothing", "merge", "merge_states.cuh", "vote_ballot(lse != none);",
+   "vote_ballot(s0 + lane < p.parts);"},
   {"merge_weighs_what_saw_nothing", "merge", "merge_states.cuh", "total += lse == none ? 0.f : exp2_approx(lse - max);",
    "total += exp2_approx(lse - max);"},
-  {"merge_ignores_the_base_of_a_state", "a14", "merge_states.cuh", "* s.to_log2", ""},
+  {"merge_ignores_the_base_of_a_state", "a14", "merge_states.cuh", "* k.to_log2", ""},
   {"merge_ignores_the_base_asked_for", "a14", "merge_states.cuh", " * p.from_log2;", ";"},
+  {"merge_looks_at_32_states_only", "merge", "merge_states.cuh",
+   "    if (p.parts > 32) lse = s0 + lane < p.parts ? state_lse(p, s0 + lane, row, head) : none;\n    total", "    total"},
   {"merge_writes_lse_before_all_read", "merge", "merge_states.cuh", "  sync_warp();  // all lanes",
    "  if (p.lse && lane_id() == 0) p.lse[0] = 0.f;  // all lanes"},
   {"rows_move_backwards", "compact", "kv_compact.cuh", "id != k;", "id > k + 1;"},

@@ -1,0 +1,495 @@
+// draftwood bench --companions: what compaction, moves and merges take on this machine's GPU, each beside a plain copy kernel that
+// moves the same bytes in the same run. Graph replays in turns; the L2 holds none of what a call touches.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "companions.h"
+#include "flow.h"
+#include "gpu_tools.h"
+#include "random.h"
+
+enum { REPS_MAX = 101, CALLS_MAX = 256, COPY_GRIDS = 4, BUFFERS_MAX = 16, WARM_UP_US = 15000 };
+#define COLD_BYTES 400e6  // that a graph touches at least: several times an L2
+
+typedef struct asked {
+  bool companions, small, json, build_only;
+  int reps, device, seed, target;
+  const char *record, *commit;
+} asked;
+
+typedef struct bench {
+  const asked *want;
+  dw_ctx *ctx;
+  dw__gpu *gpu;
+  dw__gpu_tools *tools;
+  dw_companions *companions;
+  dw_cubin *cubin;
+  char command[1024], date[16], driver[64];
+  FILE *record;
+  uint64_t seed;
+  void *buffers[BUFFERS_MAX];  // of the contest that is on
+  int buffer_count;
+} bench;
+
+// What is measured: `calls` launches in a graph, and as many copies.
+typedef struct contest {
+  char shape[96], lists[48];
+  int page, batch, calls, nodes;
+  double bytes;  // that a call has to move, as a copy of them would: read once, written once
+  double bar;    // time over the copy's that is to be met
+  dw_status (*launch)(const bench *b, const struct contest *c, int call, void *stream, dw_error *error);
+  dw_compact_args compact;
+  dw_move_args move;
+  dw_merge_args merge;
+  int64_t part, part_lse, result;  // elements from call to call
+  dw__graph *graph, *copy;
+  double us[REPS_MAX], copy_us[REPS_MAX];
+} contest;
+
+// ---- memory ---------------------------------------------------------------------------------------------------
+
+static dw_status reserve(bench *b, size_t bytes, void **address, dw_error *error) {
+  dw_status status = dw__gpu_alloc(b->gpu, bytes, address, error);
+  if (!status) b->buffers[b->buffer_count++] = *address;
+  return status ? status : dw__gpu_fill_word(b->gpu, *address, 0x3F813F82, bytes / 4 * 4, error);
+}
+
+static dw_status put(bench *b, const void *from, size_t bytes, void **address, dw_error *error) {
+  dw_status status = reserve(b, bytes, address, error);
+  return status ? status : dw__gpu_upload(b->gpu, *address, from, bytes, error);
+}
+
+static void free_buffers(bench *b) {
+  while (b->buffer_count) dw__gpu_free(b->gpu, b->buffers[--b->buffer_count]);
+}
+
+// One plane a layer in one block, and the table of their addresses.
+static dw_status make_planes(bench *b, int layers, int64_t plane_bytes, dw_planes *planes, dw_error *error) {
+  void *pool, *bases;
+  void **list = calloc((size_t)layers, sizeof *list);
+  if (!list) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+  dw_status status = reserve(b, (size_t)(layers * plane_bytes), &pool, error);
+  for (int i = 0; i < layers && !status; i++) list[i] = (char *)pool + i * plane_bytes;
+  if (!status) status = put(b, list, (size_t)layers * sizeof *list, &bases, error);
+  free(list);
+  *planes = (dw_planes){.bases = status ? NULL : bases, .count = layers, .row_bytes = 1152};
+  return status;
+}
+
+static int *random_order(bench *b, int n) {
+  int *list = malloc((size_t)n * sizeof *list + 1);
+  for (int i = 0; list && i < n; i++) list[i] = i;
+  for (int i = n; list && i-- > 1;) {
+    int k = dw__random_below(&b->seed, i + 1), kept = list[i];
+    list[i] = list[k];
+    list[k] = kept;
+  }
+  return list;
+}
+
+// ---- compaction -----------------------------------------------------------------------------------------------
+
+enum { WIDTH = 9, LIST = 9 };
+
+static dw_status compact_call(const bench *b, const contest *c, int call, void *stream, dw_error *error) {
+  dw_compact_args a = c->compact;
+  a.kv_len += call * a.batch;
+  a.accept_index += call * a.batch * LIST;
+  if (a.block_table) a.block_table += (int64_t)call * a.batch * a.table_columns;
+  if (a.kv_indptr) a.kv_indptr += call * (a.batch + 1);
+  return dw_kv_compact(b->companions, &a, stream, error);
+}
+
+// Host copies of what the calls take: every call has requests of its own, in pages or slots of its own.
+typedef struct batch_data {
+  int32_t *kv_len, *accept, *table, *indptr;
+  int *order, requests;
+} batch_data;
+
+static void drop_data(batch_data *d) {
+  free(d->kv_len);
+  free(d->accept);
+  free(d->table);
+  free(d->indptr);
+  free(d->order);
+}
+
+// "tree": a path of one to six nodes, the root among them; "all moved": nodes 1 to 8.
+static int fill_list(bench *b, int32_t *list, bool all) {
+  int n = 0, moved = 0, depth = 1 + dw__random_below(&b->seed, 6);
+  for (int i = 0; i < LIST; i++) list[i] = -1;
+  if (!all) list[n++] = 0;
+  for (int id = 1; id < WIDTH && (all || n < depth); id++)
+    if (all || dw__random_below(&b->seed, 2)) list[n++] = id;
+  for (int i = 0; i < n; i++) moved += list[i] != i;
+  return moved;
+}
+
+// Requests are 1,000 tokens and more long; only the pages at the end exist, the table's other columns name one page.
+static bool fill_data(bench *b, contest *c, batch_data *d, bool all, long *moved) {
+  int columns = c->compact.table_columns, next = 0;
+  d->kv_len = calloc((size_t)d->requests, sizeof(int32_t));
+  d->accept = calloc((size_t)d->requests * LIST, sizeof(int32_t));
+  d->table = calloc((size_t)d->requests * (size_t)(c->page > 1 ? columns : WIDTH), sizeof(int32_t));
+  d->indptr = calloc((size_t)(c->calls * (c->batch + 1)), sizeof(int32_t));
+  d->order = random_order(b, d->requests * (c->page > 1 ? 2 : 4 * WIDTH));
+  if (!d->kv_len || !d->accept || !d->table || !d->indptr || !d->order) return false;
+  *moved = 0;
+  for (int i = 0; i < d->requests; i++) {
+    int prefix = c->page > 1 ? 1000 + dw__random_below(&b->seed, 2000) : 0;
+    d->kv_len[i] = prefix + WIDTH;
+    *moved += fill_list(b, d->accept + i * LIST, all);
+    if (c->page > 1) {
+      for (int k = prefix / c->page; k <= (prefix + WIDTH - 1) / c->page; k++) d->table[i * columns + k] = d->order[next++];
+    } else {
+      for (int k = 0; k < WIDTH; k++) d->table[i * WIDTH + k] = d->order[next++];
+    }
+  }
+  for (int call = 0; call < c->calls; call++)
+    for (int r = 0; r <= c->batch; r++) d->indptr[call * (c->batch + 1) + r] = (call * c->batch + r) * WIDTH;
+  return true;
+}
+
+static dw_status make_compact(bench *b, contest *c, int page, bool all, dw_error *error) {
+  int layers = b->want->small ? 3 : 61;
+  batch_data d = {.requests = 0};
+  long moved;
+  *c = (contest){.page = page, .batch = b->want->small ? 2 : 32, .bar = 1.5, .launch = compact_call};
+  c->calls = b->want->small ? 2 : all ? 12 : 32;
+  d.requests = c->calls * c->batch;
+  c->compact = (dw_compact_args){.size = sizeof c->compact,
+                                 .plane_kinds = 1,
+                                 .page = page,
+                                 .batch = c->batch,
+                                 .width = WIDTH,
+                                 .lengths_include_drafts = 1,
+                                 .addressing = page > 1 ? DW_BLOCK_TABLE : DW_CSR,
+                                 .table_columns = page > 1 ? 4096 / page : 0,
+                                 .accept_columns = LIST};
+  snprintf(c->shape, sizeof c->shape, "kv_compact:layers=%d,row=1152,width=%d,page=%d", layers, WIDTH, page);
+  snprintf(c->lists, sizeof c->lists, "%s", all ? "all moved" : "tree");
+  if (!fill_data(b, c, &d, all, &moved)) {
+    drop_data(&d);
+    return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+  }
+  c->bytes = (double)moved / c->calls * layers * 1152;
+  int64_t slots = (int64_t)d.requests * (page > 1 ? 2 * page : 4 * WIDTH);
+  void *kv_len, *accept, *table, *indptr, *new_len;
+  size_t entries = (size_t)d.requests * (size_t)(page > 1 ? c->compact.table_columns : WIDTH);
+  dw_status status = make_planes(b, layers, slots * 1152, &c->compact.planes[0], error);
+  if (!status) status = put(b, d.kv_len, (size_t)d.requests * 4, &kv_len, error);
+  if (!status) status = put(b, d.accept, (size_t)d.requests * LIST * 4, &accept, error);
+  if (!status) status = put(b, d.table, entries * 4, &table, error);
+  if (!status) status = put(b, d.indptr, (size_t)(c->calls * (c->batch + 1)) * 4, &indptr, error);
+  if (!status) status = reserve(b, (size_t)c->batch * 4, &new_len, error);
+  drop_data(&d);
+  if (status) return status;
+  c->compact.kv_len = kv_len;
+  c->compact.accept_index = accept;
+  c->compact.new_len = new_len;
+  if (page > 1) c->compact.block_table = table;
+  else c->compact.kv_indices = table, c->compact.kv_indptr = indptr;
+  return DW_OK;
+}
+
+// ---- moves ----------------------------------------------------------------------------------------------------
+
+static dw_status move_call(const bench *b, const contest *c, int call, void *stream, dw_error *error) {
+  (void)call;
+  return dw_kv_move(b->companions, &c->move, stream, error);
+}
+
+// "permuted": every place's row goes to another, in cycles of all lengths; "gathered": half of the places move to the other half.
+static dw_status plan_moves(bench *b, int n, int places, bool permuted, dw_move_list *list, dw_error *error) {
+  int *from = random_order(b, places), *to = permuted ? random_order(b, places) : from + n;
+  dw_move *moves = malloc((size_t)n * sizeof *moves);
+  dw_status status = DW_OK;
+  if (!from || !to || !moves) status = dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+  for (int i = 0; i < n && !status; i++) moves[i] = (dw_move){from[i], to[i]};
+  if (!status) status = dw_move_plan(moves, n, places, list, error);
+  if (permuted) free(to);
+  free(from);
+  free(moves);
+  return status;
+}
+
+static dw_status make_move(bench *b, contest *c, int page, bool permuted, dw_error *error) {
+  int layers = b->want->small ? 3 : 61, n, places;
+  int64_t moved = b->want->small ? 300000 : 1 << 30;
+  dw_move_list list = {.data = NULL};
+  void *device;
+  *c = (contest){.page = page, .batch = 1, .calls = 1, .bar = 1.25, .launch = move_call};
+  n = (int)(moved / ((int64_t)layers * 1152 * page));
+  if (n < 8) n = 8;
+  places = permuted ? n : 2 * n;
+  snprintf(c->shape, sizeof c->shape, "kv_move:layers=%d,row=1152,page=%d", layers, page);
+  snprintf(c->lists, sizeof c->lists, "%s", permuted ? "permuted" : "gathered");
+  dw_status status = plan_moves(b, n, places, permuted, &list, error);
+  c->bytes = (double)list.moves * layers * 1152 * page;
+  c->move = (dw_move_args){.size = sizeof c->move, .plane_kinds = 1, .page = page, .teams = list.teams};
+  if (!status) status = make_planes(b, layers, (int64_t)places * page * 1152, &c->move.planes[0], error);
+  if (!status) status = put(b, list.data, list.bytes, &device, error);
+  dw_move_list_free(&list);
+  if (!status) c->move.list = device;
+  return status;
+}
+
+// ---- merges ---------------------------------------------------------------------------------------------------
+
+static dw_status merge_call(const bench *b, const contest *c, int call, void *stream, dw_error *error) {
+  dw_merge_args a = c->merge;
+  a.states[0].out = (const char *)a.states[0].out + call * c->part * 2;
+  a.states[0].lse += call * c->part_lse;
+  a.out = (char *)a.out + call * c->result * 2;
+  return dw_merge_states(b->companions, &a, stream, error);
+}
+
+static dw_status make_merge(bench *b, contest *c, int states, int heads, dw_error *error) {
+  int rows = b->want->small ? 2 : 32 * WIDTH;
+  void *out, *lse, *to;
+  *c = (contest){.page = 0, .batch = b->want->small ? 1 : 32, .bar = 0, .launch = merge_call};
+  c->result = (int64_t)rows * heads * 512;
+  c->part = c->result * states;
+  c->part_lse = (int64_t)rows * heads * states;
+  c->bytes = (double)(c->part + c->result);  // 2 bytes an element, half of the traffic is the copy's reading
+  c->calls = b->want->small ? 2 : (int)fmin(CALLS_MAX, fmax(6, ceil(COLD_BYTES / (2 * c->bytes))));
+  c->merge = (dw_merge_args){.size = sizeof c->merge, .state_kinds = 1, .rows = rows, .heads = heads, .v = 512};
+  c->merge.states[0].count = states;
+  snprintf(c->shape, sizeof c->shape, "merge_states:rows=%d,heads=%d,v=512,bf16", rows, heads);
+  snprintf(c->lists, sizeof c->lists, "%d states", states);
+  dw_status status = reserve(b, (size_t)(c->calls * c->part * 2), &out, error);
+  if (!status) status = reserve(b, (size_t)(c->calls * c->part_lse * 4), &lse, error);
+  if (!status) status = reserve(b, (size_t)(c->calls * c->result * 2), &to, error);
+  if (status) return status;
+  c->merge.states[0].out = out;
+  c->merge.states[0].lse = lse;
+  c->merge.out = to;
+  return DW_OK;
+}
+
+// ---- graphs ---------------------------------------------------------------------------------------------------
+
+static dw_status end_capture(const bench *b, dw_status status, dw__graph **graph, dw_error *error) {
+  if (!status) return dw__gpu_capture_end(b->gpu, graph, error);
+  dw__gpu_capture_drop(b->gpu);
+  return status;
+}
+
+static dw_status capture(const bench *b, contest *c, dw_error *error) {
+  void *side;
+  dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
+  if (status) return status;
+  for (int i = 0; i < c->calls && !status; i++) status = c->launch(b, c, i, side, error);
+  status = end_capture(b, status, &c->graph, error);
+  if (!status) c->nodes = (int)dw__graph_nodes(c->graph);
+  return status;
+}
+
+static dw_status capture_copy(const bench *b, const contest *c, unsigned blocks, char *from, char *to, dw__graph **graph,
+                              dw_error *error) {
+  void *side;
+  int64_t bytes = (int64_t)c->bytes / 16 * 16;
+  dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
+  if (status) return status;
+  for (int i = 0; i < c->calls && !status; i++) {
+    dw_tool_peak_params params = {.data = from + i * bytes, .to = to + i * bytes, .bytes = bytes};
+    dw__launch launch = dw__gpu_tool_launch(b->tools, DW__TOOL_COPY, blocks, 1, 1);
+    void *list[] = {&params};
+    status = dw__driver_launch(dw__gpu_driver(b->gpu), &launch, list, side, error);
+  }
+  return end_capture(b, status, graph, error);
+}
+
+static dw_status time_best(const bench *b, dw__graph *graph, double *best, dw_error *error) {
+  dw_status status = DW_OK;
+  *best = INFINITY;
+  for (int i = 0; i < 6 && !status; i++) {
+    double us;
+    status = dw__gpu_time(b->gpu, graph, &us, error);
+    if (i && us < *best) *best = us;
+  }
+  return status;
+}
+
+// The copy at its best: the fastest of some grids.
+static dw_status make_copy(bench *b, contest *c, dw_error *error) {
+  void *from, *to;
+  size_t bytes = (size_t)c->bytes * (size_t)c->calls + 16;
+  unsigned sms = (unsigned)dw__gpu_device(b->gpu)->sm_count;
+  double best = INFINITY;
+  dw_status status = reserve(b, bytes, &from, error);
+  if (!status) status = reserve(b, bytes, &to, error);
+  for (unsigned k = 0; k < COPY_GRIDS && !status; k++) {
+    dw__graph *graph = NULL;
+    double us = INFINITY;
+    status = capture_copy(b, c, sms << k, from, to, &graph, error);
+    if (!status) status = time_best(b, graph, &us, error);
+    if (!status && us < best) {
+      dw__graph_free(b->gpu, c->copy);
+      c->copy = graph;
+      best = us;
+    } else {
+      dw__graph_free(b->gpu, graph);
+    }
+  }
+  return status;
+}
+
+static dw_status measure(bench *b, contest *c, dw_error *error) {
+  double all = 0, us = 0;
+  dw_status status = capture(b, c, error);
+  if (!status) status = make_copy(b, c, error);
+  for (int i = 0; (i < 2 || all < WARM_UP_US) && i < 1000 && !status; i++, all += us)
+    status = dw__gpu_time(b->gpu, i % 2 ? c->copy : c->graph, &us, error);
+  for (int rep = 0; rep < b->want->reps && !status; rep++) {
+    cli_progress("%s, round %d of %d", c->shape, rep + 1, b->want->reps);
+    status = dw__gpu_time(b->gpu, c->graph, &c->us[rep], error);
+    if (!status) status = dw__gpu_time(b->gpu, c->copy, &c->copy_us[rep], error);
+    c->us[rep] /= c->calls;
+    c->copy_us[rep] /= c->calls;
+  }
+  cli_progress("%s", "");
+  return status;
+}
+
+// ---- results --------------------------------------------------------------------------------------------------
+
+static json_t *result_json(const bench *b, const contest *c, const double us[3], double copy_us) {
+  json_t *row =
+    json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->date, "board", dw__gpu_device(b->gpu)->name,
+              "driver", b->driver, "nvrtc", b->cubin->compiler, "commit", b->want->commit, "command", b->command, "impl",
+              "draftwood", "shape", c->shape, "target", b->cubin->target, "variant", c->lists);
+  json_object_set_new(row, "batch", json_integer(c->batch));
+  json_object_set_new(row, "prefix", json_null());
+  json_object_set_new(row, "page", json_integer(c->page));
+  json_object_set_new(row, "mask", json_null());
+  json_object_set_new(row, "l2", json_string("cold"));
+  json_object_set_new(row, "graph", json_integer(c->calls));
+  json_object_set_new(row, "us", json_real(us[0]));
+  json_object_set_new(row, "us_p10", json_real(us[1]));
+  json_object_set_new(row, "us_p90", json_real(us[2]));
+  json_object_set_new(row, "bytes", json_real(c->bytes));
+  json_object_set_new(row, "copy_us", json_real(copy_us));
+  return row;
+}
+
+static void tell(bench *b, contest *c) {
+  int n = b->want->reps;
+  double us[3] = {cli_quantile(c->us, n, 0.5), cli_quantile(c->us, n, 0.1), cli_quantile(c->us, n, 0.9)};
+  double copy_us = cli_quantile(c->copy_us, n, 0.5);
+  json_t *row = result_json(b, c, us, copy_us);
+  if (b->want->json) cli_write_line(stdout, row);
+  if (b->record) cli_write_line(b->record, row);
+  json_decref(row);
+  if (b->want->json) return;
+  char bar[32] = "-";
+  if (c->bar > 0) snprintf(bar, sizeof bar, "%.2f %s", c->bar, us[0] <= c->bar * copy_us ? "met" : "missed");
+  printf("%-48s %-10s %9.2f %9.2f %9.2f %9.2f %9.2f %8.0f %6.2f  %s\n", c->shape, c->lists, c->bytes / 1e6, us[0], us[1], us[2],
+         copy_us, 2 * c->bytes / us[0] * 1e-3, us[0] / copy_us, bar);
+  fflush(stdout);
+}
+
+// What a contest takes is given back before the next.
+static dw_status run_one(bench *b, contest *c, dw_status made, dw_error *error) {
+  dw_status status = made ? made : measure(b, c, error);
+  if (!status && c->nodes && c->nodes != c->calls)
+    status = dw__fail_int(error, DW_WRONG_RESULT, "graph", c->nodes, "a node a call", "a call is one launch");
+  if (!status) tell(b, c);
+  dw__graph_free(b->gpu, c->graph);
+  dw__graph_free(b->gpu, c->copy);
+  free_buffers(b);
+  return status;
+}
+
+static dw_status run_all(bench *b, dw_error *error) {
+  static contest c;
+  dw_status status = DW_OK;
+  static const int pages[] = {1, 64};
+  if (!b->want->json)
+    printf("%-48s %-10s %9s %9s %9s %9s %9s %8s %6s  %s\n", "what", "lists", "MB moved", "us", "p10", "p90", "copy us", "GB/s",
+           "ratio", "bar");
+  for (int i = 0; i < 4 && !status; i++) status = run_one(b, &c, make_compact(b, &c, pages[i / 2], i % 2, error), error);
+  for (int i = 0; i < 4 && !status; i++) status = run_one(b, &c, make_move(b, &c, pages[i / 2], i % 2, error), error);
+  if (!status) status = run_one(b, &c, make_merge(b, &c, 2, b->want->small ? 2 : 64, error), error);
+  if (!status) status = run_one(b, &c, make_merge(b, &c, 8, b->want->small ? 2 : 8, error), error);
+  return status;
+}
+
+// ---- the command ----------------------------------------------------------------------------------------------
+
+static dw_status open_gpu(bench *b, dw_error *error) {
+  dw__driver *driver;
+  int count = 0;
+  dw_status status = dw__ctx_driver(b->ctx, &driver, error);
+  if (!status) status = dw__driver_device_count(driver, &count, error);
+  if (!status && b->want->device >= count)
+    status = dw__fail_int(error, DW_NO_DRIVER, "device", b->want->device, "a GPU of this machine", "%d found", count);
+  if (!status) status = dw__gpu_open(driver, b->want->device, &b->gpu, error);
+  if (!status) status = dw__gpu_tools_open(b->ctx, b->gpu, 576, 512, &b->tools, error);
+  if (!status) status = dw_companions_build(b->ctx, dw__gpu_device(b->gpu)->cc, &b->cubin, error);
+  if (!status) status = dw_companions_get(b->ctx, 0, &b->companions, error);
+  if (!status) cli_read_driver(dw__gpu_device(b->gpu), b->driver, sizeof b->driver);
+  return status;
+}
+
+static dw_status build_only(bench *b, dw_error *error) {
+  dw_status status = dw__gpu_tools_build(b->ctx, 576, 512, b->want->target, error);
+  if (!status) status = dw_companions_build(b->ctx, b->want->target, &b->cubin, error);
+  if (!status) cli_tell_builds(b->ctx);
+  return status;
+}
+
+static int run(bench *b) {
+  dw_error error = {0};
+  dw_status status = b->want->build_only ? build_only(b, &error) : open_gpu(b, &error);
+  if (!status && !b->want->build_only) status = run_all(b, &error);
+  bool none = !b->gpu && (status == DW_NO_DRIVER || status == DW_DRIVER);
+  int code = status ? cli_error(&error) : CLI_DONE;
+  return none ? CLI_USAGE : code;
+}
+
+static int bench_main(const asked *want, int argc, char **argv) {
+  static bench b;
+  b = (bench){.want = want, .seed = (uint64_t)want->seed};
+  int code = cli_open(&b.ctx);
+  if (code != CLI_GO_ON) return code;
+  cli_note_command(b.command, sizeof b.command, b.date, argc, argv);
+  if (want->record && !(b.record = fopen(want->record, "a"))) {
+    dw_ctx_destroy(b.ctx);
+    return cli_usage("--record: %s cannot be written", want->record);
+  }
+  code = run(&b);
+  if (b.record) fclose(b.record);
+  dw_cubin_free(b.cubin);
+  dw__gpu_tools_close(b.tools);
+  dw_ctx_destroy(b.ctx);  // its kernels live in the session's CUDA context
+  dw__gpu_close(b.gpu);
+  return code;
+}
+
+int cli_companions_bench(const cli_command *self, int argc, char **argv) {
+  const char *commit = getenv("DRAFTWOOD_COMMIT");
+  asked want = {.commit = commit && *commit ? commit : "unknown", .reps = 21, .seed = 1, .target = 90};
+  const cli_option options[] = {
+    {"companions", NULL, CLI_FLAG, &want.companions, 0, 0, "this: compaction, moves and merges beside a plain copy"},
+    {"reps", "N", CLI_INT, &want.reps, 7, REPS_MAX, "timed replays (21)"},
+    {"record", "FILE", CLI_TEXT, &want.record, 0, 0, "append JSON lines to this file"},
+    {"commit", "ID", CLI_TEXT, &want.commit, 0, 0, "for the record (default: $DRAFTWOOD_COMMIT)"},
+    {"device", "N", CLI_INT, &want.device, 0, 63, "GPU (0)"},
+    {"seed", "S", CLI_INT, &want.seed, 0, 1 << 30, "of lists and places (1)"},
+    {"small", NULL, CLI_FLAG, &want.small, 0, 0, "three layers, little to move: for an emulated GPU"},
+    {"build-only", NULL, CLI_FLAG, &want.build_only, 0, 0, "compile what the run needs into the cache; needs no GPU"},
+    {"target", "N", CLI_INT, &want.target, 80, 199, "with --build-only: for this device class (90)"},
+    {"json", NULL, CLI_FLAG, &want.json, 0, 0, "JSON lines on stdout instead of the table"},
+  };
+  int given = argc;
+  char *copy[128];
+  for (int i = 0; i < given && i < 128; i++) copy[i] = argv[i];
+  int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
+  if (code != CLI_GO_ON) return code;
+  if (argc > 1) return cli_usage("bench --companions takes no shape, found %s", argv[1]);
+  return bench_main(&want, given < 128 ? given : 128, copy);
+}
