@@ -22,7 +22,7 @@ cmake --build build/bundle --target draftwood_cli libdraftwood.so.0
 cp build/bundle/draftwood "$out/lib/draftwood"
 cp -L build/bundle/libdraftwood.so.0 "$out/lib/"
 mkdir -p "$out/peers"
-cp bench/peers/*.py src/draftwood.h "$out/peers/"
+cp bench/peers/*.py src/draftwood.h src/draftwood_companions.h "$out/peers/"
 
 # All but the C library, which belongs to its machine.
 ldd build/bundle/draftwood | awk '$2 == "=>" { print $3 }' | while read -r library; do

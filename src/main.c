@@ -19,18 +19,21 @@ static const char shape_help[] =
 
 static const char build_help[] =
   "Compiles into the cache what is not there yet and prints a table of resources. SHAPE as in draftwood gen --help.\n"
-  "The variant is the rule table's choice for --batch and --kv-len, or --variant, or each that may serve (--all-variants).";
+  "The variant is the rule table's choice for --batch and --kv-len, or --variant, or each that may serve (--all-variants).\n"
+  "--companions in place of SHAPE builds the companion kernels; draftwood build --companions --help lists its options.";
 
 static const char verify_help[] =
   "Runs the kernel on random problems and compares each row with an fp64 oracle. SHAPE as in draftwood gen --help.\n"
   "The variant is --variant, or the rule table's choice for the lengths and batches that are run.\n"
   "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else c++), --device gpu needs a GPU of the target.\n"
   "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
-  "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.";
+  "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.\n"
+  "--companions in place of SHAPE checks the companion kernels; draftwood verify --companions --help lists its options.";
 
 static const char bench_help[] =
   "Times a call on a GPU: a graph of many calls over rotating KV, replayed; median, 10th and 90th percentile of a call.\n"
-  "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.";
+  "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.\n"
+  "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.";
 
 static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
