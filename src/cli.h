@@ -25,7 +25,8 @@ int cli_build(const cli_command *self, int argc, char **argv);
 int cli_verify(const cli_command *self, int argc, char **argv);
 int cli_suite(const cli_command *self, int argc, char **argv);  // verify --suite
 int cli_bench(const cli_command *self, int argc, char **argv);
-// build, verify and bench --companions (src/cli_companions.c, src/cli_companions_bench.c)
+// gen, build, verify and bench --companions (src/cli_companions.c, src/cli_companions_bench.c)
+int cli_companions_gen(const cli_command *self, int argc, char **argv);
 int cli_companions_build(const cli_command *self, int argc, char **argv);
 int cli_companions_verify(const cli_command *self, int argc, char **argv);
 int cli_companions_bench(const cli_command *self, int argc, char **argv);

@@ -1,4 +1,4 @@
-// draftwood build --companions and verify --companions: the companion kernels' cubins, and their checks on the CPU or on a GPU.
+// draftwood gen, build and verify --companions: the companion kernels' source and cubins, and their checks on the CPU or on a GPU.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +7,29 @@
 #include "cli.h"
 #include "companion_checks.h"
 #include "companions.h"
+
+// ---- gen ------------------------------------------------------------------------------------------------------
+
+int cli_companions_gen(const cli_command *self, int argc, char **argv) {
+  bool companions = false;
+  const cli_option options[] = {
+    {"companions", NULL, CLI_FLAG, &companions, 0, 0, "this: the companion kernels, one text for every target"},
+  };
+  dw_ctx *ctx = NULL;
+  dw_error error = {0};
+  char *source = NULL;
+  size_t size;
+  int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
+  if (code != CLI_GO_ON) return code;
+  if (argc > 1) return cli_usage("gen --companions takes no shape, found %s", argv[1]);
+  code = cli_open(&ctx);
+  if (code != CLI_GO_ON) return code;
+  code = dw__companions_source(ctx, &source, &size, &error) ? cli_error(&error) : CLI_DONE;
+  if (source) fwrite(source, 1, size, stdout);
+  dw__release(source);
+  dw_ctx_destroy(ctx);
+  return code;
+}
 
 // ---- build ----------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ static int print_source(const dw_shape *shape, const dw_variant *variant) {
 }
 
 int cli_gen(const cli_command *self, int argc, char **argv) {
+  if (cli_has(argc, argv, "--companions")) return cli_companions_gen(self, argc, argv);
   const char *variant_text = NULL;
   bool list = false;
   int batch = 8, kv_len = 32768, call = DW_CALL_ANY;

@@ -15,7 +15,8 @@ static int cli_version(const cli_command *self, int argc, char **argv) {
 static const char shape_help[] =
   "SHAPE is a preset's name or a text such as mla:h=8,t=9; a preset's fields can be replaced: kimi-k2.6-tp8,t=17.\n"
   "Fields: h heads, hk KV heads, t most draft tokens a request, qk and v (or d) widths, page, q, kv and o types,\n"
-  "target device class, limits native or sm_120.";
+  "target device class, limits native or sm_120.\n"
+  "--companions in place of SHAPE prints the companion kernels.";
 
 static const char build_help[] =
   "Compiles into the cache what is not there yet and prints a table of resources. SHAPE as in draftwood gen --help.\n"

@@ -1,7 +1,8 @@
 // The companion kernels by host execution, through the public launch functions: every check of src/companion_checks.c, named as
 // there, and kernels broken on purpose, which those checks have to find.
-// test_companion_kernels [NAME]
+// test_companion_kernels [PATTERN]
 #include <dirent.h>
+#include <fnmatch.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -189,22 +190,26 @@ static void fault_is_found(void **state) {
 
 // ---- all of them ----------------------------------------------------------------------------------------------
 
+static struct CMUnitTest tests[256];
+static char names[256][96];
+static size_t count;
+
+static void add(const char *pattern, const char *before, const char *name, CMUnitTestFunction function, const void *what) {
+  snprintf(names[count], sizeof names[0], "%s%s", before, name);
+  if (fnmatch(pattern, names[count], 0) != 0) return;
+  tests[count] = (struct CMUnitTest){names[count], function, NULL, NULL, (void *)(uintptr_t)what};
+  count++;
+}
+
 int main(int argc, char **argv) {
-  static struct CMUnitTest tests[256];
-  static char names[256][96];
-  size_t count = 0;
+  const char *pattern = argc > 1 ? argv[1] : "*";
   if (!dw__host_compiler()) {
     print_message("skipped: host execution needs a C++ compiler\n");
     return 77;
   }
-  for (size_t i = 0; i < dw__companion_check_count; i++, count++) {
-    snprintf(names[count], sizeof names[0], "%s", dw__companion_checks[i].name);
-    tests[count] = (struct CMUnitTest){names[count], run_check, NULL, NULL, (void *)(uintptr_t)&dw__companion_checks[i]};
-  }
-  for (size_t i = 0; i < DW__COUNT(faults); i++, count++) {
-    snprintf(names[count], sizeof names[0], "fault_%s", faults[i].name);
-    tests[count] = (struct CMUnitTest){names[count], fault_is_found, NULL, NULL, (void *)(uintptr_t)&faults[i]};
-  }
-  if (argc > 1) cmocka_set_test_filter(argv[1]);
-  return _cmocka_run_group_tests("companion kernels", tests, count, open_stages, close_stages);
+  for (size_t i = 0; i < dw__companion_check_count; i++)
+    add(pattern, "", dw__companion_checks[i].name, run_check, &dw__companion_checks[i]);
+  for (size_t i = 0; i < DW__COUNT(faults); i++) add(pattern, "fault_", faults[i].name, fault_is_found, &faults[i]);
+  if (!count) print_error("no test is named %s\n", pattern);
+  return count ? _cmocka_run_group_tests("companion kernels", tests, count, open_stages, close_stages) : 1;
 }
