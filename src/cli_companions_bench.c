@@ -421,13 +421,7 @@ static dw_status run_all(bench *b, dw_error *error) {
 // ---- the command ----------------------------------------------------------------------------------------------
 
 static dw_status open_gpu(bench *b, dw_error *error) {
-  dw__driver *driver;
-  int count = 0;
-  dw_status status = dw__ctx_driver(b->ctx, &driver, error);
-  if (!status) status = dw__driver_device_count(driver, &count, error);
-  if (!status && b->want->device >= count)
-    status = dw__fail_int(error, DW_NO_DRIVER, "device", b->want->device, "a GPU of this machine", "%d found", count);
-  if (!status) status = dw__gpu_open(driver, b->want->device, &b->gpu, error);
+  dw_status status = cli_gpu_device(b->ctx, b->want->device, &b->gpu, error);
   if (!status) status = dw__gpu_tools_open(b->ctx, b->gpu, 576, 512, &b->tools, error);
   if (!status) status = dw_companions_build(b->ctx, dw__gpu_device(b->gpu)->cc, &b->cubin, error);
   if (!status) status = dw_companions_get(b->ctx, 0, &b->companions, error);

@@ -26,11 +26,6 @@ static int64_t row_start(const dw_pool *pool, int b) { return pool->indptr ? poo
 static int page_at(const dw_pool *pool, int b, int i) { return pool->table[row_start(pool, b) + i]; }
 static bool is_pinned(const dw_pool *pool, int page) { return pool->pinned && pool->pinned[page]; }
 
-static dw_status need(const void *pointer, const char *field, dw_error *error) {
-  if (pointer) return DW_OK;
-  return dw__fail(error, DW_BAD_ARGUMENT, field, "NULL", "a pointer", "this argument must be given");
-}
-
 static dw_status at_least(int64_t value, int64_t least, const char *field, const char *allowed, dw_error *error) {
   if (value >= least) return DW_OK;
   return dw__fail_int(error, DW_BAD_ARGUMENT, field, value, allowed, "%s of the pool", field);
@@ -66,7 +61,7 @@ static dw_status check_rows(const dw_pool *pool, dw_error *error) {
 }
 
 static dw_status read_pool(const dw_pool *given, dw_pool *pool, dw_error *error) {
-  TRY(need(given, "pool", error));
+  if (!given) return dw__no_argument(error, "pool");
   TRY(dw__read_sized("pool", given, pool, sizeof *pool, error));
   if (!pool->page) pool->page = 1;
   TRY(at_least(pool->pages, 0, "pages", "0 or more", error));
@@ -74,8 +69,8 @@ static dw_status read_pool(const dw_pool *given, dw_pool *pool, dw_error *error)
   TRY(at_least(pool->requests, 0, "requests", "0 or more", error));
   TRY(at_least(pool->table_stride, 0, "table_stride", "0 or more", error));
   if (!pool->requests) return DW_OK;
-  TRY(need(pool->tokens, "tokens", error));
-  TRY(need(pool->table, "table", error));
+  if (!pool->tokens) return dw__no_argument(error, "tokens");
+  if (!pool->table) return dw__no_argument(error, "table");
   return check_rows(pool, error);
 }
 
@@ -429,7 +424,7 @@ static dw_status plan(planner *p, room *r, dw_defrag *defrag, dw_error *error) {
 
 dw_status dw_defrag_plan(const dw_pool *given, dw_defrag *defrag, dw_error *error) {
   dw_pool pool;
-  TRY(need(defrag, "defrag", error));
+  if (!defrag) return dw__no_argument(error, "defrag");
   *defrag = (dw_defrag){.least = 1};
   TRY(read_pool(given, &pool, error));
   if (all_runs(&pool)) return DW_OK;
@@ -447,10 +442,10 @@ dw_status dw_defrag_plan(const dw_pool *given, dw_defrag *defrag, dw_error *erro
 
 dw_status dw_defrag_apply(const dw_defrag *defrag, const dw_pool *given, int32_t *table, dw_error *error) {
   dw_pool pool;
-  TRY(need(defrag, "defrag", error));
+  if (!defrag) return dw__no_argument(error, "defrag");
   TRY(read_pool(given, &pool, error));
   if (!defrag->count) return DW_OK;
-  TRY(need(table, "table", error));
+  if (!table) return dw__no_argument(error, "table");
   for (int b = 0; b < pool.requests; b++)
     for (int i = 0; i < used_pages(&pool, b); i++) {
       int64_t at = row_start(&pool, b) + i;

@@ -164,8 +164,7 @@ static dw_status build(const dw_move *moves, int count, int kept, const graph *g
 
 dw_status dw_move_plan(const dw_move *moves, int count, int places, dw_move_list *list, dw_error *error) {
   if (list) *list = (dw_move_list){.data = NULL};
-  if (!list || (count && !moves))
-    return dw__fail(error, DW_BAD_ARGUMENT, list ? "moves" : "list", "NULL", "a pointer", "this argument must be given");
+  if (!list || (count && !moves)) return dw__no_argument(error, list ? "moves" : "list");
   if (count < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "count", count, "0 or more", "moves");
   if (places < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "places", places, "0 or more", "slots or pages of the pool");
   if (!count) return DW_OK;

@@ -14,8 +14,7 @@ enum { NODES_MAX = DW_C_ACCEPT_NODES, ROOT = -1, DEAD = -2 };
   } while (0)
 
 static dw_status need(const void *pointer, const char *field, dw_error *error) {
-  if (pointer) return DW_OK;
-  return dw__fail(error, DW_BAD_ARGUMENT, field, "NULL", "a pointer", "this argument must be given");
+  return pointer ? DW_OK : dw__no_argument(error, field);
 }
 
 static dw_status check_nodes(const void *array, const char *field, int nodes, dw_error *error) {
