@@ -35,7 +35,8 @@ static const char *text_of(const json_t *object, const char *key) {
 
 static void short_variant(const char *text, char shown[DW_TEXT_MAX]) {
   dw_variant variant;
-  if (dw_variant_parse(text, &variant, NULL) == DW_OK) cli_variant_text(&variant, shown);
+  // Companions and tools have none.
+  if (*text && dw_variant_parse(text, &variant, NULL) == DW_OK) cli_variant_text(&variant, shown);
   else snprintf(shown, DW_TEXT_MAX, "%s", text);  // of another version of draftwood
 }
 
@@ -52,8 +53,8 @@ static void print_entry(const json_t *entry) {
   short_variant(text_of(entry, "variant"), variant);
   if (damaged) printf("%.12s  %8lld  damaged: %s\n", text_of(entry, "build_key"), bytes, damaged);
   if (damaged) return;
-  printf("%.12s  %8lld  %-7s  %s  %s\n", text_of(entry, "build_key"), bytes, text_of(entry, "target"), text_of(entry, "shape"),
-         variant);
+  printf("%.12s  %8lld  %-7s  %s%s%s\n", text_of(entry, "build_key"), bytes, text_of(entry, "target"), text_of(entry, "shape"),
+         *variant ? "  " : "", variant);
 }
 
 static int list(dw__cache *cache, bool json) {

@@ -25,7 +25,8 @@
 //
 // Not here: a16 (pointers have no size: only the stride of a mask can be refused, test_plan does; every mask ends at a guard page),
 // a02 a30 a31 (GQA), a25 a26 (windows), a27 (sinks), a34 a37 a38 a39 a40 d05 (fp8), a44 (soft cap), a47 (workspace of a captured
-// graph: the caller's), d01 d02 e04 (moves of KV), d06 d07 d11 d14 e02 e03 e06 (engines and tools): later parts of the contract.
+// graph: the caller's), d06 d07 d11 e06 (engines and tools): later parts of the contract. d01 d02 d14 e02 e03 e04 (moves of KV,
+// imports, plans): test_companion_kernels and test_companions.
 #include "kernel_tests.h"
 
 #include <sys/mman.h>
