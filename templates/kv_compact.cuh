@@ -3,28 +3,41 @@
 // moved before. The list ends at -1, and at any id that does not ascend or is no draft, so that nothing else is ever touched.
 #pragma once
 
-// Bytes from a plane's start to a draft's place.
-DEV s64 draft_offset(const dw_compact_params &p, const dw_c_planes &planes, int b, int first_row, int prefix, int draft) {
-  if (p.addressing == 1) {
-    const int token = prefix + draft;
-    const s64 page = ldg_nc_s32(p.block_table + b * p.block_table_stride + token / p.page);
-    return page * planes.page_stride + token % p.page * planes.token_stride;
-  }
-  const void *list = p.draft_slots ? p.draft_slots : p.kv_indices;
-  const s64 at = p.draft_slots ? (s64)first_row + draft : (s64)ldg_nc_s32(p.kv_indptr + b) + prefix + draft;
-  return slot_offset(planes, p.page, p.index64 ? (s32)ldg_nc_s64((const s64 *)list + at) : ldg_nc_s32((const s32 *)list + at));
+// Where a request's drafts are listed: entry of draft d is at first + d, or at first + (prefix + d) / page of a block table.
+// Found in two steps, so that the entries of a row's two places are on their way together.
+struct DraftList {
+  const void *list;
+  s64 first;
+  int prefix;
+  bool table, wide;
+};
+DEV s32 draft_entry(const DraftList &l, int page, int draft) {
+  const s64 at = l.first + (l.table ? (int)((u32)(l.prefix + draft) / (u32)page) : draft);
+  return l.wide ? (s32)ldg_nc_s64((const s64 *)l.list + at) : ldg_nc_s32((const s32 *)l.list + at);
+}
+// Bytes from a plane's start to the draft's place.
+DEV s64 draft_offset(const DraftList &l, const dw_c_planes &planes, int page, s32 entry, int draft) {
+  if (!l.table) return slot_offset(planes, page, entry);
+  return entry * planes.page_stride + (u32)(l.prefix + draft) % (u32)page * planes.token_stride;
 }
 
 template <class T>
 DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   const int b = blockIdx.y, lane = lane_id();
   const s32 *list = p.accept_index + b * p.accept_stride;
-  // Three loads that need nothing of one another come first.
+  // Loads that need nothing of one another come first.
   int id = lane < p.accept_columns ? ldg_nc_s32(list + lane) : -1;
   const int kv_len = ldg_nc_s32(p.kv_len + b);
-  u8 *column = find_column(planes, DW_C_COMPACT_THREADS, threadIdx.x);
   const Rows rows = rows_of(p.rows, b);
+  DraftList l;
+  l.table = p.addressing == 1;
+  l.wide = !l.table && p.index64;
+  l.list = l.table ? p.block_table : p.draft_slots ? p.draft_slots : p.kv_indices;
+  const s32 listed_from = l.table || p.draft_slots ? 0 : ldg_nc_s32(p.kv_indptr + b);
+  u8 *column = find_column(planes, DW_C_COMPACT_THREADS, threadIdx.x);
   const Tokens tokens = tokens_of(kv_len, rows.count, p.lengths_include_drafts);
+  l.prefix = tokens.prefix;
+  l.first = l.table ? b * p.block_table_stride : p.draft_slots ? rows.first : (s64)listed_from + tokens.prefix;
   const int drafts = tokens.total - tokens.prefix;
   int last = -1, kept = 0;
   for (int k0 = 0; k0 < p.accept_columns; k0 += 32) {
@@ -37,8 +50,9 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
     const bool moves = lane < listed && id != k;
     s64 from = 0, to = 0;
     if (moves) {
-      from = draft_offset(p, planes, b, rows.first, tokens.prefix, id);
-      to = draft_offset(p, planes, b, rows.first, tokens.prefix, k);
+      const s32 entry = draft_entry(l, p.page, id), other = draft_entry(l, p.page, k);
+      from = draft_offset(l, planes, p.page, entry, id);
+      to = draft_offset(l, planes, p.page, other, k);
     }
     u32 left = vote_ballot(moves);
     while (left) {
