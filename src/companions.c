@@ -315,6 +315,14 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
 
 // ---- dw_kv_move -----------------------------------------------------------------------------------------------
 
+// Slots of pages that follow each other without a gap are as good as pages of one token, and no division finds them.
+static bool flatten(dw_c_planes *planes, int kinds, int page) {
+  for (int i = 0; i < kinds; i++)
+    if (planes[i].page_stride != page * planes[i].token_stride) return false;
+  for (int i = 0; i < kinds; i++) planes[i].page_stride = planes[i].token_stride;
+  return true;
+}
+
 dw_status dw_kv_move(const dw_companions *companions, const dw_move_args *given, void *stream, dw_error *error) {
   dw_move_args a;
   int64_t blocks;
@@ -323,8 +331,9 @@ dw_status dw_kv_move(const dw_companions *companions, const dw_move_args *given,
   if (!a.page) a.page = 1;
   TRY(range(a.page, "page", 1, 1 << 20, "tokens a page", error));
   TRY(range(a.teams, "teams", 0, 65535, "dw_move_list.teams, or more", error));
-  dw_move_params p = {.kinds = a.plane_kinds, .page = a.page, .by_page = !a.by_slot, .list = a.list};
+  dw_move_params p = {.kinds = a.plane_kinds, .page = 1, .list = a.list};
   TRY(read_planes(a.planes, a.plane_kinds, a.page, a.by_slot ? 1 : a.page, 32, p.planes, &blocks, error));
+  if (a.by_slot && !flatten(p.planes, a.plane_kinds, a.page)) p.page = a.page;
   if (!a.teams) return DW_OK;
   TRY(need(a.list, "list", 16, error));
   return launch(companions, DW__MOVE, (unsigned)blocks, (unsigned)a.teams, 32 * DW_C_SEGMENTS, 0, &p, stream, error);

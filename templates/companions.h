@@ -54,8 +54,8 @@ typedef struct dw_move_header {
 } dw_move_header;
 typedef struct dw_move_params {
   dw_c_planes planes[DW_C_KINDS];
-  int kinds, page;
-  int by_page;  // a move is of a page, else of a token slot
+  int kinds;
+  int page;  // tokens a page where a move is of a slot and pages have a gap between them, else 1
   const void *list;
 } dw_move_params;
 

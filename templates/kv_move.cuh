@@ -7,7 +7,9 @@
 // come after it. So a cycle needs no scratch slot.
 #pragma once
 
-template <class T>
+// PAGED: slots of pages that do not follow each other without a gap. Else a place is a multiple of the page's stride: of a page
+// (the token's place in it is in the column), or of a slot.
+template <class T, bool PAGED>
 DEV void move_rows(const dw_move_params &p, const dw_c_planes &planes) {
   const int team = blockIdx.y;
   const s32 *segments = (const s32 *)p.list + sizeof(dw_move_header) / 4 + team * DW_C_SEGMENTS + warp_id();
@@ -17,9 +19,7 @@ DEV void move_rows(const dw_move_params &p, const dw_c_planes &planes) {
   u8 *column = find_column(planes, 32, lane_id());
   const u32 head = sizeof(dw_move_header) + ((u32)teams * DW_C_SEGMENTS + 1) * 4;
   const s64 *moves = (const s64 *)((const u8 *)p.list + (head + 7) / 8 * 8);
-  // By pages, the token's place in the page is in the column.
-  const int page = p.by_page ? 1 : p.page;
-  const auto place = [&](s32 unit) { return column + slot_offset(planes, page, unit); };
+  const auto place = [&](s32 unit) { return column + slot_offset(planes, PAGED ? p.page : 1, unit); };
   T last = {};
   if (begin < end && column) last = load_unit<T>(place((s32)ldg_nc_s64(moves + end - 1)));
   barrier_sync(0, 32 * DW_C_SEGMENTS);
@@ -45,7 +45,8 @@ DEV void move_rows(const dw_move_params &p, const dw_c_planes &planes) {
 
 extern "C" __global__ void __launch_bounds__(32 * DW_C_SEGMENTS, 2) dw_kv_move(const __grid_constant__ dw_move_params p) {
   const dw_c_planes &planes = p.planes[kind_of(p.planes, p.kinds)];
-  if (planes.unit == 16) move_rows<u32x4>(p, planes);
-  else if (planes.unit == 4) move_rows<u32>(p, planes);
-  else move_rows<u8>(p, planes);
+  const bool paged = p.page > 1;
+  if (planes.unit == 16) paged ? move_rows<u32x4, true>(p, planes) : move_rows<u32x4, false>(p, planes);
+  else if (planes.unit == 4) paged ? move_rows<u32, true>(p, planes) : move_rows<u32, false>(p, planes);
+  else paged ? move_rows<u8, true>(p, planes) : move_rows<u8, false>(p, planes);
 }
