@@ -226,7 +226,7 @@ typedef struct dw_move_args {
   int plane_kinds;   // entries of planes in use, 1 to DW_PLANES_MAX
   int page;          // tokens a page, 1 or more; 0: 1
   int by_slot;       // moves are of token slots, also where page is more than 1; else of pages
-  const void *list;  // device copy of dw_move_list.data
+  const void *list;  // device copy of dw_move_list.data; 16 zero bytes: nothing to move
   int teams;         // dw_move_list.teams, or more: a graph serves every later list of up to so many. 0: nothing is launched
 } dw_move_args;
 

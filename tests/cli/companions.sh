@@ -5,7 +5,7 @@ run build --companions --target sm_90,sm_120 | sed -E 's/( dw_[a-z_]+) [ 0-9]+/\
 run build --companions --target sm_90 | grep -c hit
 run build --companions --json | grep -e '"cache"' -e '"target"' -e exit
 run build --companions --target sm_90,sm_77 2>&1 | grep -e draftwood: -e exit
-run cache ls | grep -o -e 'sm_[0-9]* *companions$' -e exit.* | sort
+run cache ls | grep -o -e 'sm_[0-9]* *companions$' | sort
 run build --companions kimi-k2.6-tp8
 run verify --companions --check d08 --seed 5
 run verify --companions --check d99 --seed 5
