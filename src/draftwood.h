@@ -232,31 +232,43 @@ DW_API size_t dw_workspace_size(const dw_kernel *kernel);
 typedef enum dw_addressing { DW_CSR, DW_BLOCK_TABLE } dw_addressing;
 typedef enum dw_mask {
   DW_MASK_NONE,     // chain: node i sees drafts 0..i
-  DW_MASK_PARENTS,  // int32 [total_q]: a node's parent (local id, smaller than its own), -1 root, -2 dead padding node
-  DW_MASK_BITS      // uint32 [total_q, mask_row_stride]: bit j of row i: i sees draft j. Taken as given, the diagonal too
+  DW_MASK_PARENTS,  // int32 [total_q]: a node's parent (local id, smaller than its own), -1 root, -2 dead padding node; a node
+                    // sees its ancestors and itself, a dead one nothing
+  DW_MASK_BITS,     // uint32 [total_q, mask_row_stride]: bit j of row i: i sees draft j
+  DW_MASK_BYTES_QLEN,  // uint8 [batch, width, width]: byte j of row i is not 0: i sees draft j. See mask_request_stride
+  DW_MASK_BYTES_FULL,  // uint8, SGLang's custom_mask: from byte mask_indptr[b] on, a row for each of the request's rows, of a byte
+                       // for each token of prefix and rows; only the last `rows` bytes of a row are read
+  DW_MASK_BIAS_F32,  // float [batch, width, width]: 0: i sees draft j, -inf: it does not; nothing else is allowed
 } dw_mask;
+// Draft columns of BITS, BYTES and BIAS are taken as given, the diagonal too.
 
 // One attention call. Device pointers unless said otherwise; strides in elements of their array.
 // Row r of request b is row qo_indptr[b] + r of q, out and the mask. Each row sees the request's whole prefix and, of its
 // drafts, what the mask says. A row that sees nothing gets out 0 and lse -inf.
 typedef struct dw_args {
-  size_t size;               // sizeof(dw_args)
-  const void *q;             // [total_q, heads, qk], 16-byte aligned rows
-  int64_t q_row_stride;      // 0: heads x q_head_stride
-  int64_t q_head_stride;     // 0: qk
-  void *out;                 // [total_q, heads, v]
-  int64_t out_row_stride;    // 0: heads x out_head_stride
-  int64_t out_head_stride;   // 0: v
-  float *lse;                // [total_q, heads], or NULL
-  int64_t lse_row_stride;    // 0: heads
-  int lse_base_e;            // 0: base 2, 1: base e
-  const int32_t *qo_indptr;  // [batch + 1], or NULL: `width` rows a request
+  size_t size;                 // sizeof(dw_args)
+  const void *q;               // [total_q, heads, qk], 16-byte aligned rows
+  int64_t q_row_stride;        // 0: heads x q_head_stride
+  int64_t q_head_stride;       // 0: qk, or v with q_rope
+  const void *q_rope;          // MLA: [total_q, heads, qk - v], the last elements of q where they lie apart; NULL: they do not
+  int64_t q_rope_row_stride;   // 0: heads x q_rope_head_stride
+  int64_t q_rope_head_stride;  // 0: qk - v
+  void *out;                   // [total_q, heads, v]
+  int64_t out_row_stride;      // 0: heads x out_head_stride
+  int64_t out_head_stride;     // 0: v
+  float *lse;                  // [total_q, heads], or NULL
+  int64_t lse_row_stride;      // 0: heads
+  int lse_base_e;              // 0: base 2, 1: base e
+  const int32_t *qo_indptr;    // [batch + 1], or NULL: `width` rows a request
   int batch;
   int total_q;              // rows of q; 0: batch x width
   int width;                // rows a request where qo_indptr is NULL; 0: the shape's
   const void *kv;           // pool: pages of `page` tokens, a token qk elements wide at least; 16-byte aligned tokens
-  int64_t kv_token_stride;  // 0: qk
+  int64_t kv_token_stride;  // 0: qk, or v with kv_rope
   int64_t kv_page_stride;   // 0: page x kv_token_stride
+  const void *kv_rope;  // MLA: pool of the last qk - v elements of each token where they lie apart, in the same slots or pages
+  int64_t kv_rope_token_stride;  // 0: qk - v
+  int64_t kv_rope_page_stride;   // 0: page x kv_rope_token_stride
   dw_addressing addressing;
   const int32_t *kv_indptr;    // CSR: [batch + 1]
   const void *kv_indices;      // CSR: token slots
@@ -267,13 +279,25 @@ typedef struct dw_args {
   int table_columns;           // block table: pages a row can name
   const int32_t *kv_len;       // [batch]
   int lengths_include_drafts;  // 1: kv_len counts prefix and drafts, 0: the prefix only
+  int drafts_elsewhere;  // 1: the KV of the drafts is not here but on another rank (decode context parallel): kv_len counts
+                         // this rank's tokens, every row sees them all, the mask is not read. Merge the ranks by their lse.
+                         // Goes with lengths of the prefix only, without window, positions and draft_slots
   dw_mask mask_kind;
-  const void *mask;         // NULL for DW_MASK_NONE
-  int64_t mask_row_stride;  // BITS: words a row; 0: ceil(width / 32)
-  float softmax_scale;      // multiplies q . k, e.g. 1 / sqrt(192)
-  int overlap_prologue;     // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
-                            // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
-  void *workspace;          // dw_workspace_size bytes
+  const void *mask;             // NULL for DW_MASK_NONE
+  int64_t mask_row_stride;      // BITS: words a row, 0: ceil(width / 32); BYTES_QLEN, BIAS: elements a row, 0: width
+  int64_t mask_request_stride;  // BYTES_QLEN, BIAS: elements from a request's matrix to the next, 0: width x mask_row_stride
+  int mask_shared;              // BYTES_QLEN, BIAS: 1: all requests have the first matrix
+  const int64_t *mask_indptr;   // BYTES_FULL: [batch + 1]
+  float softmax_scale;          // multiplies q . k, e.g. 1 / sqrt(192)
+  float soft_cap;               // 0: none; else a scaled score s counts as soft_cap x tanh(s / soft_cap)
+  int window;                // 0: none; else a row at position p sees positions above p - window alone (itself and window - 1)
+  const int32_t *positions;  // [total_q] position of each row's token in its sequence; NULL: the prefix plus the number of other
+    // drafts that the row sees, a node's depth in the tree. Read with a window only. Not below the prefix
+  const float *sinks;    // [heads], or NULL: a score that joins each row's softmax with no value: out shrinks, and lse holds
+                         // it. A row that sees nothing else has out 0 and this as its lse, a dead one lse -inf
+  int overlap_prologue;  // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
+                         // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
+  void *workspace;       // dw_workspace_size bytes
   size_t workspace_size;
 } dw_args;
 

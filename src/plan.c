@@ -99,20 +99,36 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->kv_indptr = a->kv_indptr;
   p->kv_indices = a->kv_indices;
   p->draft_slots = a->lengths_include_drafts ? NULL : a->draft_slots;
+  p->q_rope = a->q_rope;
+  p->kv_rope = a->kv_rope;
   p->block_table = a->block_table;
   p->mask = a->mask;
-  p->q_head_stride = or_default(a->q_head_stride, shape->head_dim_qk);
+  const int qk = shape->head_dim_qk, v = shape->head_dim_v;
+  p->q_head_stride = or_default(a->q_head_stride, a->q_rope ? v : qk);
   p->q_row_stride = or_default(a->q_row_stride, shape->heads * p->q_head_stride);
-  p->out_head_stride = or_default(a->out_head_stride, shape->head_dim_v);
+  p->q_rope_head_stride = or_default(a->q_rope_head_stride, qk - v);
+  p->q_rope_row_stride = or_default(a->q_rope_row_stride, shape->heads * p->q_rope_head_stride);
+  p->out_head_stride = or_default(a->out_head_stride, v);
   p->out_row_stride = or_default(a->out_row_stride, shape->heads * p->out_head_stride);
   p->lse_row_stride = or_default(a->lse_row_stride, shape->heads);
-  p->kv_token_stride = or_default(a->kv_token_stride, shape->head_dim_qk);
+  p->kv_token_stride = or_default(a->kv_token_stride, a->kv_rope ? v : qk);
   p->kv_page_stride = or_default(a->kv_page_stride, shape->page * p->kv_token_stride);
+  p->kv_rope_token_stride = or_default(a->kv_rope_token_stride, qk - v);
+  p->kv_rope_page_stride = or_default(a->kv_rope_page_stride, shape->page * p->kv_rope_token_stride);
   p->table_columns = a->table_columns;
   p->block_table_stride = or_default(a->block_table_stride, a->table_columns);
   p->width = a->width ? a->width : shape->width;
-  p->mask_row_stride = or_default(a->mask_row_stride, dw__ceil_div(p->width, 32));
+  p->mask_row_stride = or_default(a->mask_row_stride, a->mask_kind == DW_MASK_BITS ? dw__ceil_div(p->width, 32) : p->width);
+  p->mask_request_stride = a->mask_shared ? 0 : or_default(a->mask_request_stride, p->width * p->mask_row_stride);
+  p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
+  if (a->soft_cap > 0.f) {
+    p->cap_scale = 2 / a->soft_cap;  // scores are in log2 units already
+    p->cap_log2 = (float)(a->soft_cap * log2e);
+  }
+  p->window = a->window;
+  p->positions = a->window ? a->positions : NULL;
+  p->sinks = a->sinks;
   p->lse_factor = a->lse_base_e ? (float)ln2 : 1.f;
   p->batch = a->batch;
   p->total_q = a->total_q ? a->total_q : a->batch * p->width;
@@ -128,9 +144,8 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->addressing = a->addressing == DW_CSR ? DW_P_CSR : DW_P_BLOCK_TABLE;
   p->index64 = a->index64;
   p->lengths_include_drafts = a->lengths_include_drafts;
-  p->mask_kind = a->mask_kind == DW_MASK_NONE      ? DW_P_MASK_NONE
-                 : a->mask_kind == DW_MASK_PARENTS ? DW_P_MASK_PARENTS
-                                                   : DW_P_MASK_BITS;
+  p->drafts_elsewhere = a->drafts_elsewhere;
+  p->mask_kind = a->drafts_elsewhere ? DW_P_MASK_NONE : (int)a->mask_kind;
   p->out_dtype = shape->out;
   p->dependent = a->overlap_prologue && a->mask_kind != DW_MASK_PARENTS && shape->target >= 90;  // sm_90 can first
   p->early_launch = plan->early_launch;
@@ -188,6 +203,17 @@ static dw_status need_stride(int64_t value, const char *field, int64_t least, in
   return DW_OK;
 }
 
+// The part of q or of a token that may lie apart.
+static dw_status check_rope(const dw_shape *shape, const void *rope, const char *name, int64_t outer, const char *outer_name,
+                            int64_t inner, const char *inner_name, dw_error *e) {
+  if (!rope) return DW_OK;
+  const int size = shape->head_dim_qk - shape->head_dim_v;
+  if (!size) return dw__fail(e, DW_BAD_ARGUMENT, name, "a pointer", "NULL", "qk is v: there is no part to lie apart");
+  dw_status s = need(rope, name, 16, e);
+  if (!s) s = need_stride(outer, outer_name, size, 2, e);
+  return s ? s : need_stride(inner, inner_name, size, 2, e);
+}
+
 #define TRY(call)                   \
   do {                              \
     const dw_status try_ = (call);  \
@@ -219,8 +245,11 @@ static dw_status check_call(const dw__plan *plan, const dw_args *a, dw_error *e)
 
 static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
   TRY(need(a->kv, "kv", 16, e));
-  TRY(need_stride(a->kv_token_stride, "kv_token_stride", shape->head_dim_qk, 2, e));
-  const int64_t token = or_default(a->kv_token_stride, shape->head_dim_qk);
+  TRY(check_rope(shape, a->kv_rope, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
+                 "kv_rope_token_stride", e));
+  const int record = a->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
+  TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, 2, e));
+  const int64_t token = or_default(a->kv_token_stride, record);
   TRY(need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, 2, e));
   TRY(need(a->kv_len, "kv_len", 4, e));
   TRY(need_range((int)a->addressing, "addressing", 0, 1, "DW_CSR or DW_BLOCK_TABLE", e));
@@ -245,6 +274,51 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
   return DW_OK;
 }
 
+static dw_status check_mask(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const int width = a->width ? a->width : shape->width;
+  TRY(need_range((int)a->mask_kind, "mask_kind", 0, DW_MASK_BIAS_F32, "DW_MASK_NONE to DW_MASK_BIAS_F32", e));
+  if (a->mask_kind == DW_MASK_NONE || a->drafts_elsewhere) return DW_OK;
+  const bool bytes = a->mask_kind == DW_MASK_BYTES_QLEN || a->mask_kind == DW_MASK_BYTES_FULL;
+  TRY(need(a->mask, "mask", bytes ? 1 : 4, e));
+  if (a->mask_kind == DW_MASK_BYTES_FULL) return need(a->mask_indptr, "mask_indptr", 8, e);
+  if (a->mask_kind == DW_MASK_PARENTS) return DW_OK;
+  const bool bits = a->mask_kind == DW_MASK_BITS;
+  const int64_t least = bits ? dw__ceil_div(width, 32) : width;
+  if (a->mask_row_stride)
+    TRY(need_range(a->mask_row_stride, "mask_row_stride", least, INT64_MAX / 4,
+                   bits ? "a row of the mask has a bit a draft" : "a row of the mask has an element a draft", e));
+  if (!bits && !a->mask_shared && a->mask_request_stride)
+    TRY(need_range(a->mask_request_stride, "mask_request_stride", (width - 1) * or_default(a->mask_row_stride, least) + width,
+                   INT64_MAX / 4, "a request's matrix has width rows", e));
+  return DW_OK;
+}
+
+static dw_status check_scalars(const dw_args *a, dw_error *e) {
+  char found[32];
+  if (!(a->softmax_scale > 0.f) || !isfinite(a->softmax_scale)) {
+    snprintf(found, sizeof found, "%g", (double)a->softmax_scale);
+    return dw__fail(e, DW_BAD_ARGUMENT, "softmax_scale", found, "a positive number", "it multiplies q . k");
+  }
+  if (!(a->soft_cap >= 0.f) || !isfinite(a->soft_cap)) {
+    snprintf(found, sizeof found, "%g", (double)a->soft_cap);
+    return dw__fail(e, DW_BAD_ARGUMENT, "soft_cap", found, "0 (none) or a positive number", "scores stay below it");
+  }
+  TRY(need_range(a->window, "window", 0, INT32_MAX, "tokens a row sees, itself included; 0 for all", e));
+  if (a->positions) TRY(need(a->positions, "positions", 4, e));
+  if (a->sinks) TRY(need(a->sinks, "sinks", 4, e));
+  if (!a->drafts_elsewhere) return DW_OK;
+  if (a->lengths_include_drafts)
+    return dw__fail(e, DW_BAD_ARGUMENT, "lengths_include_drafts", "1", "0 with drafts_elsewhere",
+                    "the drafts are not in the KV");
+  if (a->window)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "window", a->window, "0 with drafts_elsewhere",
+                        "the positions of a rank's tokens are not known");
+  if (a->draft_slots)
+    return dw__fail(e, DW_BAD_ARGUMENT, "draft_slots", "a pointer", "NULL with drafts_elsewhere",
+                    "the drafts are not in the KV");
+  return DW_OK;
+}
+
 dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *a, dw_error *e) {
   if (a->size != sizeof(dw_args))
     return dw__fail_int(e, DW_BAD_ARGUMENT, "size", (long long)a->size, "sizeof(dw_args)",
@@ -253,8 +327,11 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   TRY(check_call(plan, a, e));
   TRY(check_rows(shape, bounds, a, e));
   TRY(need(a->q, "q", 16, e));
-  TRY(need_stride(a->q_head_stride, "q_head_stride", shape->head_dim_qk, 2, e));
-  TRY(need_stride(a->q_row_stride, "q_row_stride", shape->head_dim_qk, 2, e));
+  const int q_part = a->q_rope ? shape->head_dim_v : shape->head_dim_qk;
+  TRY(check_rope(shape, a->q_rope, "q_rope", a->q_rope_row_stride, "q_rope_row_stride", a->q_rope_head_stride,
+                 "q_rope_head_stride", e));
+  TRY(need_stride(a->q_head_stride, "q_head_stride", q_part, 2, e));
+  TRY(need_stride(a->q_row_stride, "q_row_stride", q_part, 2, e));
   TRY(need(a->out, "out", 16, e));
   TRY(need_stride(a->out_head_stride, "out_head_stride", shape->head_dim_v, out_bytes, e));
   TRY(need_stride(a->out_row_stride, "out_row_stride", shape->head_dim_v, out_bytes, e));
@@ -265,16 +342,8 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   }
   if (a->qo_indptr) TRY(need(a->qo_indptr, "qo_indptr", 4, e));
   TRY(check_kv(shape, a, e));
-  TRY(need_range((int)a->mask_kind, "mask_kind", 0, 2, "DW_MASK_NONE, DW_MASK_PARENTS or DW_MASK_BITS", e));
-  if (a->mask_kind != DW_MASK_NONE) TRY(need(a->mask, "mask", 4, e));
-  if (a->mask_kind == DW_MASK_BITS && a->mask_row_stride)
-    TRY(need_range(a->mask_row_stride, "mask_row_stride", dw__ceil_div(a->width ? a->width : shape->width, 32), INT64_MAX / 4,
-                   "a row of the mask has a bit a draft", e));
-  if (!(a->softmax_scale > 0.f) || !isfinite(a->softmax_scale)) {
-    char found[32];
-    snprintf(found, sizeof found, "%g", (double)a->softmax_scale);
-    return dw__fail(e, DW_BAD_ARGUMENT, "softmax_scale", found, "a positive number", "it multiplies q . k");
-  }
+  TRY(check_mask(shape, a, e));
+  TRY(check_scalars(a, e));
   if (plan->workspace_bytes) {
     TRY(need(a->workspace, "workspace", 256, e));
     if (a->workspace_size < plan->workspace_bytes)

@@ -4,7 +4,11 @@
 #define DRAFTWOOD_PARAMS_H
 
 enum { DW_P_CSR = 0, DW_P_BLOCK_TABLE = 1 };                // dw_params.addressing
-enum { DW_P_MASK_NONE = 0, DW_P_MASK_PARENTS = 1, DW_P_MASK_BITS = 2 };  // dw_params.mask_kind
+// dw_params.mask_kind, as dw_mask; PACKED: PARENTS packed to bits, a dead node's row is empty.
+enum {
+  DW_P_MASK_NONE = 0, DW_P_MASK_PARENTS = 1, DW_P_MASK_BITS = 2, DW_P_MASK_BYTES_QLEN = 3, DW_P_MASK_BYTES_FULL = 4,
+  DW_P_MASK_BIAS_F32 = 5, DW_P_MASK_PACKED = 6
+};
 enum { DW_P_SPLIT_AUTO = 0, DW_P_SPLIT_FIXED = 1 };         // dw_params.split_mode
 
 // In order of first use: a cache line of parameters that a kernel meets for the first time costs it some 0.1 us.
@@ -25,6 +29,10 @@ typedef struct dw_params {
   long long kv_page_stride, kv_token_stride;
   const void *q;           // [total_q, heads, qk]
   long long q_row_stride, q_head_stride;
+  const void *q_rope;      // null: the last elements of q follow the others
+  long long q_rope_row_stride, q_rope_head_stride;
+  const void *kv_rope;     // null: the last elements of a token follow the others
+  long long kv_rope_page_stride, kv_rope_token_stride;
   const int *qo_indptr;    // [batch + 1], or null: every request has `width` rows
   const int *kv_indptr;    // CSR: [batch + 1] into kv_indices
   const void *kv_indices;  // CSR: token slots, int32 or int64 (index64)
@@ -32,12 +40,19 @@ typedef struct dw_params {
   int addressing;          // DW_P_CSR or DW_P_BLOCK_TABLE
   int index64;             // kv_indices and draft_slots are int64
   int lengths_include_drafts;
+  int drafts_elsewhere;    // no draft is in the KV
   int split_mode;
   int split_tokens;        // FIXED: tokens a range
   int mask_kind;
-  const void *mask;        // PARENTS int32 [total_q]; BITS uint32 [total_q, mask_row_stride]
-  long long mask_row_stride;
+  const void *mask;        // in the layouts of dw_mask; PACKED as BITS
+  long long mask_row_stride;      // BITS, PACKED: words; BYTES_QLEN, BIAS_F32: elements
+  long long mask_request_stride;  // BYTES_QLEN, BIAS_F32: elements
+  const long long *mask_indptr;   // BYTES_FULL: [batch + 1]
   float scale_log2;        // softmax scale x log2(e)
+  float cap_scale, cap_log2;      // soft cap: score in log2 units x cap_scale = 2 log2(e) s / cap; cap x log2(e). Both 0: none
+  int window;              // 0: none
+  const int *positions;    // [total_q] or null: prefix and depth
+  const float *sinks;      // [heads] or null, natural units
   float lse_factor;        // 1 for base 2, ln 2 for base e
   void *partial;           // workspace: [KV ranges, rows, v] partial outputs
   float *partial_lse;      // workspace: [KV ranges, rows], base 2

@@ -364,13 +364,28 @@ static void masks_and_scalars_are_checked(void **state) {
   (void)state;
   rig r = make_rig("mla:h=8,t=96", FEW);
   r.bounds.batch = 2;
-  REFUSE(good_args, a.mask_kind = (dw_mask)3, "mask_kind", "3", "0 to 2");
+  REFUSE(good_args, a.mask_kind = (dw_mask)6, "mask_kind", "6", "0 to 5");
+  REFUSE(good_args, a.mask_kind = (dw_mask)-1, "mask_kind", "-1", "0 to 5");
   REFUSE(good_args, a.mask_kind = DW_MASK_PARENTS, "mask", "NULL", "a device pointer");
   REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = AT(2)), "mask", "2", "its type's alignment");
   REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 2), "mask_row_stride", "2",
          "3 to 2305843009213693951");
   ACCEPT(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 3));
   ACCEPT(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 1, a.width = 32));
+  for (int kind = DW_MASK_BYTES_QLEN; kind <= DW_MASK_BIAS_F32; kind++)
+    REFUSE(good_args, a.mask_kind = (dw_mask)kind, "mask", "NULL", "a device pointer");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = AT(1)));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BIAS_F32, a.mask = AT(1)), "mask", "1", "its type's alignment");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_row_stride = 95), "mask_row_stride", "95",
+         "96 to 2305843009213693951");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_row_stride = 96));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BIAS_F32, a.mask = memory, a.mask_row_stride = 100, a.mask_request_stride = 9595),
+         "mask_request_stride", "9595", "9596 to 2305843009213693951");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BIAS_F32, a.mask = memory, a.mask_request_stride = 1, a.mask_shared = 1));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory), "mask_indptr", "NULL", "a device pointer");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(4)), "mask_indptr", "4",
+         "its type's alignment");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(8)));
   REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 1, a.width = 33), "mask_row_stride", "1",
          "2 to 2305843009213693951");
   REFUSE(good_args, a.softmax_scale = 0, "softmax_scale", "0", "a positive number");
