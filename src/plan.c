@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,16 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
   return DW_OK;
 }
 
+// Workspace: [partials][their lse][packed mask][faults of the requests], each 256-byte aligned.
+static void finish(const dw_variant *variant, const dw_bounds *bounds, size_t packed_bytes, dw__plan *plan) {
+  if (variant->checked) {
+    plan->check =
+      (dw__plan_kernel){.entry = "dw_check", .grid = {(unsigned)bounds->batch, 1, 1}, .block = 128, .dynamic_shared = 4 * 16};
+    plan->faults_bytes = align_up((size_t)bounds->batch * sizeof(unsigned), 256);
+  }
+  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed_bytes + plan->faults_bytes;
+}
+
 static void add_combine(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan) {
   const long long units = (long long)max_rows(shape) * shape->head_dim_v;
   dw__plan_kernel *k = &plan->kernels[plan->count++];
@@ -65,6 +76,7 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
     main->grid[0] = (unsigned)dw__ceil_div(rows, 4);
     main->grid[1] = (unsigned)bounds->batch;
     main->grid[2] = 1;
+    finish(variant, bounds, 0, plan);
     return DW_OK;
   }
   main->grid[0] = (unsigned)split.groups;
@@ -76,11 +88,10 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
   plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128};
 
-  // Workspace: [partials][their lse][packed mask], each 256-byte aligned.
   const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
   plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_ROWSPLIT ? 2 : 4), 256);
   plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
-  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + align_up((size_t)words * 4, 256);
+  finish(variant, bounds, align_up((size_t)words * 4, 256), plan);
   return DW_OK;
 }
 
@@ -149,6 +160,10 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->out_dtype = shape->out;
   p->dependent = a->overlap_prologue && a->mask_kind != DW_MASK_PARENTS && shape->target >= 90;  // sm_90 can first
   p->early_launch = plan->early_launch;
+  if (variant->checked) {  // dw_check comes first, in order
+    p->dependent = 0;
+    p->faults = (unsigned *)((uint8_t *)a->workspace + plan->workspace_bytes - plan->faults_bytes);
+  }
   if (variant->family == DW_REFERENCE) return;
 
   uint8_t *workspace = a->workspace;
@@ -166,6 +181,17 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_row_stride = mask_words(shape);
 }
 
+void dw__plan_check_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
+                           const dw_args *a, dw_params *p) {
+  dw_variant as_given = *variant;  // reference takes every mask as the caller has it
+  as_given.family = DW_REFERENCE;
+  dw__plan_params(shape, &as_given, bounds, plan, a, p, NULL);
+  p->report = a->report;
+  p->pool_pages = a->kv_pages;
+  p->kv_len_most = bounds->kv_len;
+  p->mask_size = a->mask_size;
+}
+
 int dw__target_sm_count(int target) {
   switch (target) {
     case 120: return 188;  // RTX PRO 6000
@@ -178,6 +204,12 @@ int dw__target_sm_count(int target) {
     default: return 108;
   }
 }
+
+#define X(name, array, sound) \
+  static_assert((int)DW_P_FAULT_##name == (int)DW_FAULT_##name, "kinds of fault are the same on host and device");
+DW_FAULT_MAP(X)
+#undef X
+static_assert(DW_P_FAULT_WORDS == DW_FAULT_WORDS, "the report is the same on host and device");
 
 // ---- argument checks ------------------------------------------------------------------------------------------
 

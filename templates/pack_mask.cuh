@@ -21,8 +21,13 @@ extern "C" __global__ void __launch_bounds__(128) dw_pack_mask(const __grid_cons
   } else {
     node = q_row % p.width;
   }
+  if (CHECKED) {
+    b = owner_of(p, q_row, b);
+    node = b < 0 ? -1 : q_row - rows_at(p, b).first;
+  }
   u32 bits = 0;
-  if (p.mask_kind == DW_P_MASK_PARENTS) {
+  if (node < 0) {  // of no request, or of a masked one
+  } else if (p.mask_kind == DW_P_MASK_PARENTS) {
     const s32 *parents = (const s32 *)p.mask + (q_row - node);
     int at = ldg_nc_s32(parents + node) == DEAD ? -1 : node;
     while (at >= 0) {

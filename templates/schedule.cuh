@@ -25,6 +25,7 @@ struct Tiles {
 
 // Tiles of request b, whose kv_len is `len`.
 DEV int tiles_of(const dw_params &p, int b, int len) {
+  if (CHECKED && masked(p, b)) return 0;
   const int drafts = lengths_with_drafts(p) ? 0 : rows_vary(p) ? ldg_nc_s32(p.qo_indptr + b + 1) - ldg_nc_s32(p.qo_indptr + b)
                                                                 : p.width;
   return (len + drafts + TILE - 1) / TILE;

@@ -1,4 +1,4 @@
-@ -- The tree-verify kernels of one variant: dw_verify, dw_combine (where the KV is split) and dw_pack_mask.
+@ -- The tree-verify kernels of one variant: dw_verify, dw_combine (where the KV is split), dw_pack_mask and dw_check (if checked).
 @ param.string("attention", {"mla"})
 @ param.int("heads", 1, 1024)
 @ param.int("kv_heads", 1, 1)
@@ -18,7 +18,7 @@
 @ param.string("combine", {"none", "few", "many"})
 @ param.int("combine_splits", 1)
 @ param.string("call", {"any", "table"})
-@ param.int("checked", 0, 0)
+@ param.flag("checked")
 @ param.int("shared_bytes", 0)
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
@@ -32,7 +32,9 @@ constexpr int HEADS = ${heads}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${hea
 constexpr bool KV_F16 = ${bool(kv == "fp16")};
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool CALL_TABLE = ${bool(call == "table")};
+constexpr bool CHECKED = ${bool(checked)};
 #include "dtype.cuh"
+#include "checked.cuh"
 #include "request.cuh"
 @ if family == "reference" then
 #include "reference.cuh"
@@ -59,11 +61,14 @@ extern "C" __global__ void __launch_bounds__(128, 4) dw_combine(const __grid_con
 }
 @ end
 #include "pack_mask.cuh"
+@ if checked then
+#include "check.cuh"
+@ end
 
 #ifndef __CUDACC__
 // Host execution calls the kernels through pointers to their parameters.
-@ for _, entry in ipairs{"dw_verify", "dw_combine", "dw_pack_mask"} do
-@   if entry ~= "dw_combine" or combine ~= "none" then
+@ for _, entry in ipairs{"dw_verify", "dw_combine", "dw_pack_mask", "dw_check"} do
+@   if (entry ~= "dw_combine" or combine ~= "none") and (entry ~= "dw_check" or checked) then
 extern "C" void ${entry}__host(const void *p) { ${entry}(*(const dw_params *)p); }
 @   end
 @ end

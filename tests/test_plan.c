@@ -90,7 +90,6 @@ static void variants_are_refused(void **state) {
     {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
-    {SHAPE, FEW ",checked=1", "checked", "1", "0"},
     {SHAPE, "family=reference,combine=few", "combine", "few", "none"},
     {SHAPE, "family=split", "combine", "none", "few or many"},
     {SHAPE, "family=rowsplit", "combine", "none", "few or many"},
