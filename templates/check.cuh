@@ -43,6 +43,7 @@ DEV void conclude(const dw_params &p, Check &c, int kind, Found f) {
   }
   barrier_sync(0, CHECK_THREADS);
   if (!f.count) return;
+  if (kind == DW_P_FAULT_ROWS) f.count = 1;  // however many requests it overlaps
   c.faults |= 1u << kind;
   if (threadIdx.x || !p.report) return;
   u32 *words = p.report + kind * DW_P_FAULT_WORDS;
@@ -65,7 +66,6 @@ DEV Found check_rows(const dw_params &p, int b, const Rows &rows) {
   }
   const bool first = overlap || rows.first < 0 || rows.first > p.total_q;
   note(f, overlap || (threadIdx.x == 0 && !rows.sound), first ? b : b + 1, first ? rows.first : rows.end);
-  if (f.count) f.count = 1;
   return f;
 }
 
@@ -134,7 +134,7 @@ DEV Found check_mask_size(const dw_params &p, int b, int nodes, int prefix) {
   const s64 first = ldg_nc_s64(p.mask_indptr + b), end = ldg_nc_s64(p.mask_indptr + b + 1);
   const s64 need = (s64)nodes * (prefix + nodes);
   s64 there = first < 0 || end < first ? -1 : end - first;
-  if (p.mask_size && there >= 0 && first + need > p.mask_size) there = p.mask_size > first ? p.mask_size - first : 0;
+  if (p.mask_size && there >= 0 && need > p.mask_size - first) there = p.mask_size > first ? p.mask_size - first : 0;
   note(f, there < need, need, there);
   return f;
 }
