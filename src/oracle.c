@@ -25,7 +25,7 @@ static int row_width(const dw_shape *shape, const dw_args *args) { return args->
 
 // Drafts follow the prefix. Where a length that includes the drafts is shorter than they are, the last ones are not there.
 dw__request dw__oracle_request(const dw_shape *shape, const dw_args *args, int index) {
-  dw__request request = {0};
+  dw__request request = {.index = index};
   int width = row_width(shape, args), length = args->kv_len[index] > 0 ? args->kv_len[index] : 0;
   request.first_row = args->qo_indptr ? args->qo_indptr[index] : index * width;
   request.rows = args->qo_indptr ? args->qo_indptr[index + 1] - request.first_row : width;
@@ -51,30 +51,70 @@ static int64_t slot_of(const dw_shape *shape, const dw_args *args, int index, in
   return index_at(args->kv_indices, args->index64, (int64_t)args->kv_indptr[index] + token);
 }
 
-const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
-  int64_t slot = slot_of(shape, args, index, token);
-  int64_t token_stride = or_else(args->kv_token_stride, shape->head_dim_qk);
-  int64_t page_stride = or_else(args->kv_page_stride, shape->page * token_stride);
+// A slot's place in a pool; strides of 0 are tight ones, for tokens of `size` elements.
+static const void *in_pool(const dw_shape *shape, const void *pool, int64_t slot, int64_t page_stride, int64_t token_stride,
+                           int size) {
+  token_stride = or_else(token_stride, size);
+  page_stride = or_else(page_stride, shape->page * token_stride);
   int64_t element = slot / shape->page * page_stride + slot % shape->page * token_stride;
-  return (const char *)args->kv + element * (int64_t)dw__dtype_size(shape->kv);
+  return (const char *)pool + element * (int64_t)dw__dtype_size(shape->kv);
 }
 
-// One row's view of the drafts, a byte each. False: a dead node, which sees nothing at all.
-static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
-  int drafts = request->tokens - request->prefix;
-  memset(view, 0, (size_t)drafts);
-  if (args->mask_kind == DW_MASK_NONE) {
-    for (int j = 0; j <= row && j < drafts; j++) view[j] = 1;
-  } else if (args->mask_kind == DW_MASK_BITS) {
-    int64_t stride = or_else(args->mask_row_stride, (row_width(shape, args) + 31) / 32);
-    const uint32_t *words = (const uint32_t *)args->mask + (request->first_row + row) * stride;
-    for (int j = 0; j < drafts; j++) view[j] = words[j / 32] >> (j % 32) & 1;
-  } else {
-    const int32_t *parents = (const int32_t *)args->mask + request->first_row;
-    if (parents[row] == -2) return false;
-    for (int node = row; node >= 0; node = parents[node])
-      if (node < drafts) view[node] = 1;
+const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
+  return in_pool(shape, args->kv, slot_of(shape, args, index, token), args->kv_page_stride, args->kv_token_stride,
+                 args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+}
+
+const void *dw__oracle_token_rope(const dw_shape *shape, const dw_args *args, int index, int token) {
+  if (!args->kv_rope)
+    return (const char *)dw__oracle_token(shape, args, index, token) + shape->head_dim_v * (int)dw__dtype_size(shape->kv);
+  return in_pool(shape, args->kv_rope, slot_of(shape, args, index, token), args->kv_rope_page_stride,
+                 args->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
+}
+
+// The vector of a row and a head in q or q_rope.
+static const void *in_q(const dw_shape *shape, const void *q, int64_t row, int head, int64_t row_stride, int64_t head_stride,
+                        int size) {
+  head_stride = or_else(head_stride, size);
+  row_stride = or_else(row_stride, shape->heads * head_stride);
+  return (const char *)q + (row * row_stride + head * head_stride) * (int64_t)dw__dtype_size(shape->q);
+}
+
+// Where a row of the mask begins, in its elements; draft 0 comes first.
+static int64_t mask_row(const dw_shape *shape, const dw_args *args, const dw__request *request, int row) {
+  int64_t width = row_width(shape, args), row_stride = or_else(args->mask_row_stride, width);
+  int64_t request_stride = args->mask_shared ? 0 : or_else(args->mask_request_stride, width * row_stride);
+  int64_t tokens = (int64_t)request->prefix + request->rows;
+  switch (args->mask_kind) {
+    case DW_MASK_BITS: return (request->first_row + row) * or_else(args->mask_row_stride, (width + 31) / 32);
+    case DW_MASK_BYTES_QLEN:
+    case DW_MASK_BIAS_F32: return request->index * request_stride + row * row_stride;
+    case DW_MASK_BYTES_FULL: return args->mask_indptr[request->index] + row * tokens + request->prefix;
+    default: return 0;
   }
+}
+
+// Masks that say for each row and draft whether it is seen; `at` is where the row begins.
+static bool says(const dw_args *args, int64_t at, int row, int draft) {
+  switch (args->mask_kind) {
+    case DW_MASK_BITS: return ((const uint32_t *)args->mask)[at + draft / 32] >> (draft % 32) & 1;
+    case DW_MASK_BYTES_QLEN:
+    case DW_MASK_BYTES_FULL: return ((const unsigned char *)args->mask)[at + draft] != 0;
+    case DW_MASK_BIAS_F32: return ((const float *)args->mask)[at + draft] == 0;
+    default: return draft <= row;
+  }
+}
+
+// A row's view of its request's drafts, a byte each, as the mask says. False: a dead node, which sees nothing at all.
+static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
+  memset(view, 0, (size_t)request->rows);
+  if (args->mask_kind == DW_MASK_PARENTS) {
+    const int32_t *parents = (const int32_t *)args->mask + request->first_row;
+    for (int node = row; node >= 0; node = parents[node]) view[node] = parents[row] != -2;
+    return parents[row] != -2;
+  }
+  int64_t at = mask_row(shape, args, request, row);
+  for (int j = 0; j < request->rows; j++) view[j] = says(args, at, row, j);
   return true;
 }
 
@@ -90,7 +130,7 @@ typedef struct item {
   float *q;                   // [ITEM_MOST, qk], rows past count are 0
   float *kv;                  // [BLOCK, qk], rows past tokens are 0
   unsigned char *seen;        // [ITEM_MOST, BLOCK]
-  unsigned char *views;       // [rows of the item, drafts]
+  unsigned char *views;       // [rows of the item, rows of the request]
   unsigned char live[ITEM_MOST];
   double most[ITEM_MOST], sum[ITEM_MOST];  // softmax: running maximum of the scores, sum of exp(score - maximum)
   void *wide_q, *wide_kv;                  // the same as q and kv in the arithmetic's type
@@ -130,22 +170,24 @@ static void load(dw_dtype type, const void *from, int n, float *to) {
 static void load_q(item *work, const dw__request *request) {
   const dw_shape *shape = work->job->shape;
   const dw_args *args = work->job->args;
-  int64_t head_stride = or_else(args->q_head_stride, shape->head_dim_qk);
-  int64_t row_stride = or_else(args->q_row_stride, shape->heads * head_stride);
+  int v = shape->head_dim_v, rope = shape->head_dim_qk - v, first = args->q_rope ? v : shape->head_dim_qk;
   memset(work->q, 0, ITEM_MOST * (size_t)shape->head_dim_qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    int row = (work->first + i) / shape->heads, head = (work->first + i) % shape->heads;
-    int64_t element = (request->first_row + row) * row_stride + head * head_stride;
-    const char *from = (const char *)args->q + element * (int64_t)dw__dtype_size(shape->q);
-    load(shape->q, from, shape->head_dim_qk, work->q + (size_t)i * (size_t)shape->head_dim_qk);
+    int head = (work->first + i) % shape->heads;
+    int64_t row = request->first_row + (work->first + i) / shape->heads;
+    float *to = work->q + (size_t)i * (size_t)shape->head_dim_qk;
+    load(shape->q, in_q(shape, args->q, row, head, args->q_row_stride, args->q_head_stride, first), first, to);
+    if (args->q_rope)
+      load(shape->q, in_q(shape, args->q_rope, row, head, args->q_rope_row_stride, args->q_rope_head_stride, rope), rope,
+           to + v);
   }
 }
 
 static void load_views(item *work, const dw__request *request) {
-  int heads = work->job->shape->heads, drafts = request->tokens - request->prefix;
+  int heads = work->job->shape->heads;
   int first = work->first / heads, last = (work->first + work->count - 1) / heads;
   for (int row = first; row <= last; row++) {
-    unsigned char *view = work->views + (size_t)(row - first) * (size_t)drafts;
+    unsigned char *view = work->views + (size_t)(row - first) * (size_t)request->rows;
     bool live = view_of(work->job->shape, work->job->args, request, row, view);
     for (int i = 0; i < work->count; i++)
       if ((work->first + i) / heads == row) work->live[i] = live;
@@ -154,14 +196,17 @@ static void load_views(item *work, const dw__request *request) {
 
 static void load_block(item *work, const dw__request *request, int token) {
   const dw_shape *shape = work->job->shape;
-  int heads = shape->heads, drafts = request->tokens - request->prefix, first_row = work->first / heads;
-  size_t qk = (size_t)shape->head_dim_qk;
+  int heads = shape->heads, first_row = work->first / heads;
+  size_t qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
   work->tokens = request->tokens - token < BLOCK ? request->tokens - token : BLOCK;
-  for (int j = 0; j < work->tokens; j++)
-    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)qk, work->kv + (size_t)j * qk);
+  for (int j = 0; j < work->tokens; j++) {
+    float *to = work->kv + (size_t)j * qk;
+    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)v, to);
+    load(shape->kv, dw__oracle_token_rope(shape, work->job->args, work->request, token + j), (int)(qk - v), to + v);
+  }
   memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)drafts;
+    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)request->rows;
     for (int j = 0; j < work->tokens; j++)
       work->seen[i * BLOCK + j] = work->live[i] && (token + j < request->prefix || view[token + j - request->prefix]);
   }
@@ -354,6 +399,40 @@ static dw_status check_parents(const int32_t *parents, int request, int rows, dw
   return DW_OK;
 }
 
+static dw_status check_bias(const dw_shape *shape, const dw_args *args, const dw__request *request, dw_error *error) {
+  for (int i = 0; i < request->rows; i++)
+    for (int j = 0; j < request->rows; j++) {
+      float value = ((const float *)args->mask)[mask_row(shape, args, request, i) + j];
+      if (value == 0 || value == -INFINITY) continue;
+      char field[64], found[32];
+      snprintf(field, sizeof field, "mask: request %d, row %d, draft %d", request->index, i, j);
+      snprintf(found, sizeof found, "%g", (double)value);
+      return dw__fail(error, DW_BAD_ARGUMENT, field, found, "0 or -inf", "a bias says whether a row sees a draft");
+    }
+  return DW_OK;
+}
+
+static dw_status check_mask_indptr(const dw_args *args, const dw__request *request, dw_error *error) {
+  const int64_t *indptr = args->mask_indptr + request->index;
+  int64_t need = (int64_t)request->rows * ((int64_t)request->prefix + request->rows);
+  char field[48], allowed[48];
+  snprintf(field, sizeof field, "mask_indptr[%d]", request->index + 1);
+  snprintf(allowed, sizeof allowed, "at least %lld", (long long)(indptr[0] + need));
+  if (indptr[0] < 0 || indptr[1] - indptr[0] < need)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, indptr[1], allowed, "rows x (prefix + rows) bytes a request");
+  return DW_OK;
+}
+
+static dw_status check_mask(const dw_shape *shape, const dw_args *args, const dw__request *request, dw_error *error) {
+  switch (args->mask_kind) {
+    case DW_MASK_PARENTS:
+      return check_parents((const int32_t *)args->mask + request->first_row, request->index, request->rows, error);
+    case DW_MASK_BYTES_FULL: return check_mask_indptr(args, request, error);
+    case DW_MASK_BIAS_F32: return check_bias(shape, args, request, error);
+    default: return DW_OK;
+  }
+}
+
 static dw_status check_request(const dw_shape *shape, const dw_args *args, int index, dw_error *error) {
   char field[48];
   dw__request request = dw__oracle_request(shape, args, index);
@@ -366,8 +445,7 @@ static dw_status check_request(const dw_shape *shape, const dw_args *args, int i
   if (args->addressing == DW_BLOCK_TABLE && (request.tokens + shape->page - 1) / shape->page > args->table_columns)
     return dw__fail_int(error, DW_BAD_ARGUMENT, field, args->kv_len[index], "table_columns x page",
                         "longer than its table row");
-  if (args->mask_kind != DW_MASK_PARENTS) return DW_OK;
-  return check_parents((const int32_t *)args->mask + request.first_row, index, request.rows, error);
+  return check_mask(shape, args, &request, error);
 }
 
 static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *error) {
@@ -376,6 +454,12 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
   if (shape->attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (args->batch < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", args->batch, "0 or more", "requests of the call");
+  if (shape->head_dim_qk == shape->head_dim_v && (args->q_rope || args->kv_rope))
+    return dw__fail(error, DW_BAD_ARGUMENT, args->q_rope ? "q_rope" : "kv_rope", "a pointer", "NULL",
+                    "qk is v: no part lies apart");
+  if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_BIAS_F32)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)args->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
+                        "the form of the mask");
   const struct {
     const char *name;
     const void *pointer;
@@ -388,6 +472,7 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
     {"kv_indices", args->kv_indices, args->addressing == DW_CSR},
     {"block_table", args->block_table, args->addressing == DW_BLOCK_TABLE},
     {"mask", args->mask, args->mask_kind != DW_MASK_NONE},
+    {"mask_indptr", args->mask_indptr, args->mask_kind == DW_MASK_BYTES_FULL},
   };
   for (size_t i = 0; i < DW__COUNT(pointers); i++)
     if (pointers[i].needed && !pointers[i].pointer)
