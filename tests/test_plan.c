@@ -393,6 +393,95 @@ static void masks_and_scalars_are_checked(void **state) {
   REFUSE(good_args, a.softmax_scale = __builtin_inff(), "softmax_scale", "inf", "a positive number");
 }
 
+// O-a16: the mask's buffer is too small for its rows. Expected and given sizes are both said.
+static void a16_masks_have_their_size(void **state) {
+  (void)state;
+  rig r = make_rig("mla:h=8,t=10", FEW);
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_size = -1), "mask_size", "-1",
+         "0 to 9223372036854775807");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.mask_size = 79), "mask_size", "79", "80 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.mask_size = 80));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.qo_indptr = AT(0), a.total_q = 7, a.mask_size = 27),
+         "mask_size", "27", "28 or more");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_size = 79), "mask_size", "79", "80 or more");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 3, a.mask_size = 231), "mask_size", "231",
+         "232 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 3, a.mask_size = 232));
+  ACCEPT(good_args,
+         (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.width = 1, a.qo_indptr = AT(0), a.total_q = 1, a.mask_size = 4));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_size = 199), "mask_size", "199", "200 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_size = 200));
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_shared = 1, a.mask_size = 100));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_shared = 1, a.mask_size = 99), "mask_size", "99",
+         "100 or more");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.width = 6, a.mask_size = 71), "mask_size", "71",
+         "72 or more");
+  REFUSE(
+    good_args,
+    (a.mask_kind = DW_MASK_BIAS_F32, a.mask = memory, a.mask_row_stride = 12, a.mask_request_stride = 130, a.mask_size = 991),
+    "mask_size", "991", "992 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BIAS_F32, a.mask = memory, a.mask_row_stride = 12, a.mask_request_stride = 130,
+                     a.mask_size = 992));
+  // With a prefix more is needed, which the device knows.
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(0), a.mask_size = 199), "mask_size",
+         "199", "200 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(0), a.mask_size = 200));
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(0), a.qo_indptr = AT(0),
+                     a.total_q = 7, a.mask_size = 7));
+  // Not read: not looked at.
+  ACCEPT(good_args, a.mask_size = 1);
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.mask_size = 1, a.drafts_elsewhere = 1,
+                     a.lengths_include_drafts = 0));
+  // Strides whose product no integer holds.
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = INT64_MAX / 4, a.mask_size = INT64_MAX),
+         "mask_size", "9223372036854775807", "175244068700240740352 or more");
+}
+
+static void parts_and_scalars_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);
+  REFUSE(good_args, a.q_rope = AT(8), "q_rope", "8", "0 modulo 16");
+  REFUSE(good_args, (a.q_rope = memory, a.q_rope_head_stride = 56), "q_rope_head_stride", "56", "64 to 2305843009213693951");
+  REFUSE(good_args, (a.q_rope = memory, a.q_rope_row_stride = 516), "q_rope_row_stride", "516", "a multiple of 16 bytes");
+  REFUSE(good_args, (a.q_rope = memory, a.q_rope_row_stride = 448), "q_rope_row_stride", "448", "512 or more");
+  REFUSE(good_args, (a.q_rope = memory, a.q_head_stride = 504), "q_head_stride", "504", "512 to 2305843009213693951");
+  ACCEPT(good_args, (a.q_rope = memory, a.q_head_stride = 512, a.q_rope_row_stride = 512));
+  REFUSE(good_args, a.kv_rope = AT(2), "kv_rope", "2", "0 modulo 16");
+  REFUSE(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 8), "kv_rope_token_stride", "8", "64 to 2305843009213693951");
+  REFUSE(good_args, (a.kv_rope = memory, a.kv_token_stride = 504), "kv_token_stride", "504", "512 to 2305843009213693951");
+  ACCEPT(good_args, (a.kv_rope = memory, a.kv_token_stride = 512, a.kv_rope_page_stride = 2048));
+  REFUSE(good_args, a.kv_pages = -1, "kv_pages", "-1", "0 to 2147483647");
+  REFUSE(good_args, a.report = AT(2), "report", "2", "its type's alignment");
+  ACCEPT(good_args, (a.kv_pages = 7, a.report = AT(4)));
+  REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none) or a positive number");
+  REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none) or a positive number");
+  REFUSE(good_args, a.window = -1, "window", "-1", "0 to 2147483647");
+  REFUSE(good_args, a.positions = AT(2), "positions", "2", "its type's alignment");
+  REFUSE(good_args, a.sinks = AT(1), "sinks", "1", "its type's alignment");
+  REFUSE(good_args, a.drafts_elsewhere = 1, "lengths_include_drafts", "1", "0 with drafts_elsewhere");
+  REFUSE(good_args, (a.drafts_elsewhere = 1, a.lengths_include_drafts = 0, a.window = 5), "window", "5",
+         "0 with drafts_elsewhere");
+  REFUSE(csr_args, (a.drafts_elsewhere = 1, a.lengths_include_drafts = 0, a.draft_slots = memory), "draft_slots", "a pointer",
+         "NULL with drafts_elsewhere");
+  rig square = make_rig("mla:h=8,t=9,qk=128,v=128", "family=reference");
+  r = square;
+  REFUSE(good_args, a.q_rope = memory, "q_rope", "a pointer", "NULL");
+}
+
+// Heads within rows, or rows within heads; never both at once.
+static void vectors_lie_apart(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);  // up to 18 rows of 8 heads
+  REFUSE(good_args, a.out_row_stride = 8 * 512 - 8, "out_row_stride", "4088", "4096 or more");
+  REFUSE(good_args, (a.out_head_stride = 520, a.out_row_stride = 8 * 512), "out_row_stride", "4096", "4152 or more");
+  REFUSE(good_args, (a.q_row_stride = 7 * 576), "q_row_stride", "4032", "4608 or more");
+  REFUSE(good_args, (a.out_head_stride = 17 * 512, a.out_row_stride = 512), "out_row_stride", "512", "61440 or more");
+  ACCEPT(good_args, (a.out_head_stride = 18 * 512, a.out_row_stride = 512));
+  ACCEPT(good_args, (a.q_head_stride = 18 * 576, a.q_row_stride = 576));
+  ACCEPT(good_args, (a.out_head_stride = 520, a.out_row_stride = 7 * 520 + 512));  // the last head's spare elements are shared
+  ACCEPT(good_args, (a.batch = 1, a.width = 1, a.out_row_stride = 512));           // one row has nothing to overlap
+}
+
 static void workspace_is_checked(void **state) {
   (void)state;
   rig r = make_rig(SHAPE, FEW);
@@ -589,6 +678,9 @@ int main(void) {
     cmocka_unit_test(vectors_are_checked),
     cmocka_unit_test(kv_is_checked),
     cmocka_unit_test(masks_and_scalars_are_checked),
+    cmocka_unit_test(a16_masks_have_their_size),
+    cmocka_unit_test(parts_and_scalars_are_checked),
+    cmocka_unit_test(vectors_lie_apart),
     cmocka_unit_test(workspace_is_checked),
     cmocka_unit_test(promises_are_checked),
     cmocka_unit_test(every_choice_makes_a_plan),
