@@ -1489,13 +1489,17 @@ static void write_outside_is_found_and_named(void **state) {
 
 static void plain_result_is_within_its_bound(void **state) {
   (void)state;
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 32; i++) {
     const int prefix[] = {300, 0, 33, 0, 5};
     dw__problem_spec spec = usual();
     spec.prefix = prefix;
     spec.q_scale = i & 1 ? 3 : 1;
     spec.shape.kv = i & 2 ? DW_F16 : DW_BF16;
     spec.shape.out = i & 4 ? DW_F32 : DW_BF16;
+    spec.soft_cap = i & 8 ? 3 : 0;
+    spec.sinks = !!(i & 8);
+    spec.window = i & 16 ? 20 : 0;
+    spec.q_rope = spec.kv_rope = i & 16;
     dw__problem *problem = solved(&spec);
     size_t n = vectors(problem) * 32;
     double *out = calloc(n, sizeof *out), *lse = calloc(vectors(problem), sizeof *lse), error = 0, size = 0;
