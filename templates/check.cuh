@@ -171,7 +171,8 @@ DEV void check_tokens(const dw_params &p, Check &c, const Rows &rows, int total)
   Found f{0, 0, 0};
   note(f, threadIdx.x == 0 && there < named, named, there);
   conclude(p, c, DW_P_FAULT_TABLE, f);
-  if (!(c.faults >> DW_P_FAULT_TABLE & 1)) conclude(p, c, DW_P_FAULT_PAGE, check_pages(p, b, named));
+  if (c.faults) return;  // the length is no longer to be trusted either
+  conclude(p, c, DW_P_FAULT_PAGE, check_pages(p, b, named));
   if (p.draft_slots) conclude(p, c, DW_P_FAULT_DRAFT_SLOT, check_slots(p, p.draft_slots, rows.first, total - prefix));
   if (p.mask_kind == DW_P_MASK_BYTES_FULL) conclude(p, c, DW_P_FAULT_MASK_SIZE, check_mask_size(p, b, nodes, prefix));
   if (p.mask_kind == DW_P_MASK_BIAS_F32) conclude(p, c, DW_P_FAULT_BIAS, check_bias(p, b, nodes, total - prefix));
