@@ -505,6 +505,53 @@ static void promises_are_checked(void **state) {
   REFUSE(good_args, a.qo_indptr = AT(0), "qo_indptr", "a pointer", "NULL");
 }
 
+// ---- checked variants -----------------------------------------------------------------------------------------
+
+// One more kernel and the requests' verdicts; all else as without.
+static void checked_plans_have_one_kernel_more(void **state) {
+  (void)state;
+  static const char *const variants[] = {"family=reference", "family=split,combine=few", FEW, FEW ",call=table"};
+  for (size_t i = 0; i < DW__COUNT(variants); i++) {
+    char text[256];
+    snprintf(text, sizeof text, "%s,checked=1", variants[i]);
+    const rig plain = make_rig("mla:h=8,t=90,page=16", variants[i]), checked = make_rig("mla:h=8,t=90,page=16", text);
+    assert_null(plain.plan.check.entry);
+    assert_string_equal(checked.plan.check.entry, "dw_check");
+    assert_int_equal(checked.plan.check.grid[0], 2);
+    assert_int_equal(checked.plan.workspace_bytes, plain.plan.workspace_bytes + 256);
+    dw__plan same = checked.plan;
+    same.check = plain.plan.check;
+    same.faults_bytes = 0;
+    same.workspace_bytes = plain.plan.workspace_bytes;
+    assert_memory_equal(&same, &plain.plan, sizeof same);
+  }
+}
+
+// A report in words: the first kind of fault, where it was, and how many requests were masked.
+static void reports_are_told(void **state) {
+  (void)state;
+  static const char *const fields[] = {
+#define X(name, array, sound) array,
+    DW_FAULT_MAP(X)
+#undef X
+  };
+  uint32_t report[DW_REPORT_WORDS] = {0};
+  dw_error error = {0};
+  assert_int_equal(dw_report_check(NULL, &error), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_report_check(report, &error), DW_OK);
+  for (int kind = DW_FAULTS; kind-- > 0;) {
+    uint32_t *words = report + kind * DW_FAULT_WORDS;
+    words[0] = 2, words[1] = 3, words[2] = 17, words[3] = (uint32_t)-4711;
+    if (!kind) memset(report + DW_FAULT_WORDS, 0, sizeof report - DW_FAULT_WORDS * sizeof *report);
+    assert_int_equal(dw_report_check(report, &error), DW_BAD_ARGUMENT);
+    assert_string_equal(error.field, fields[kind]);
+    assert_non_null(strstr(error.found, "request 3"));
+    if (kind) assert_non_null(strstr(error.found, "-4711"));
+    if (kind) assert_non_null(strstr(error.found, "17"));
+    assert_non_null(strstr(error.message, "2 such"));
+  }
+}
+
 // ---- the rule table -------------------------------------------------------------------------------------------
 
 static int pick(uint64_t *seed, const int *list, size_t n) { return list[dw__random_below(seed, (int)n)]; }
@@ -683,6 +730,8 @@ int main(void) {
     cmocka_unit_test(vectors_lie_apart),
     cmocka_unit_test(workspace_is_checked),
     cmocka_unit_test(promises_are_checked),
+    cmocka_unit_test(checked_plans_have_one_kernel_more),
+    cmocka_unit_test(reports_are_told),
     cmocka_unit_test(every_choice_makes_a_plan),
     cmocka_unit_test(every_choice_is_listed),
     cmocka_unit_test(everything_listed_is_chosen),
