@@ -89,6 +89,8 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (s->q != s->kv)
     return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
                     "q and KV meet in one matrix instruction");
+  if ((v->q_rope || v->kv_rope) && s->head_dim_qk == s->head_dim_v)
+    return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: there is no part to lie apart");
   if (s->head_dim_qk % 32) return no(e, "qk", s->head_dim_qk, "a multiple of 32", "a warp shares a row");
   if (s->head_dim_v % 32) return no(e, "v", s->head_dim_v, "a multiple of 32", "a warp shares a row");
   if (v->checked) return no(e, "checked", v->checked, "0", "checked builds are not there yet");
@@ -219,10 +221,22 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   const load l = load_of(shape, &bounds);
   dw_variant v = choose_kernel(shape, &l);
   v.call = bounds.split_tokens ? DW_CALL_ANY : bounds.call;
+  dw__variant_add_features(&v, bounds.features);
   if (v.family == DW_ROWSPLIT) choose_combine(&l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   s = dw_variant_applicable(shape, &v, e);
   if (s == DW_OK) *variant = v;
   return s;
+}
+
+int dw__variant_features(const dw_variant *v) {
+  return v->window * DW_WITH_WINDOW | v->soft_cap * DW_WITH_SOFT_CAP | v->q_rope * DW_WITH_Q_ROPE |
+         v->kv_rope * DW_WITH_KV_ROPE;
+}
+void dw__variant_add_features(dw_variant *v, int features) {
+  v->window |= (features & DW_WITH_WINDOW) != 0;
+  v->soft_cap |= (features & DW_WITH_SOFT_CAP) != 0;
+  v->q_rope |= (features & DW_WITH_Q_ROPE) != 0;
+  v->kv_rope |= (features & DW_WITH_KV_ROPE) != 0;
 }
 
 // The kernels of the four kinds of load, each with every way to combine that its rows allow.
