@@ -29,6 +29,8 @@ static dw_status put_all(dw__gpu *gpu, const dw__problem *problem, dw_args *args
     {args->out, (const void **)&args->out, problem->out_bytes},
     {args->lse, (const void **)&args->lse, problem->lse_bytes},
     {args->kv, &args->kv, problem->kv_bytes},
+    {args->q_rope, &args->q_rope, problem->q_rope_bytes},
+    {args->kv_rope, &args->kv_rope, problem->kv_rope_bytes},
     {args->qo_indptr, (const void **)&args->qo_indptr, (batch + 1) * sizeof(int32_t)},
     {args->kv_len, (const void **)&args->kv_len, batch * sizeof(int32_t)},
     {args->kv_indptr, (const void **)&args->kv_indptr, (batch + 1) * sizeof(int32_t)},
@@ -36,6 +38,9 @@ static dw_status put_all(dw__gpu *gpu, const dw__problem *problem, dw_args *args
     {args->draft_slots, &args->draft_slots, problem->draft_slots_bytes},
     {args->block_table, (const void **)&args->block_table, problem->table_bytes},
     {args->mask, &args->mask, problem->mask_bytes},
+    {args->positions, (const void **)&args->positions, problem->positions_bytes},
+    {args->sinks, (const void **)&args->sinks, (size_t)problem->spec.shape.heads * sizeof(float)},
+    {args->mask_indptr, (const void **)&args->mask_indptr, (batch + 1) * sizeof(int64_t)},
   };
   dw_status status = DW_OK;
   for (size_t i = 0; i < DW__COUNT(list) && !status; i++) status = put(gpu, list[i].from, list[i].size, list[i].to, error);

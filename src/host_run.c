@@ -112,7 +112,7 @@ static dw_status workspace_check(const workspace *space, dw_error *error) {
 
 // ---- run ------------------------------------------------------------------------------------------------------
 
-#define BUFFERS_MAX 16
+#define BUFFERS_MAX 20
 typedef struct buffers {
   dw_host_buffer list[BUFFERS_MAX];
   size_t count;
@@ -148,6 +148,8 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->out, problem->out_bytes, before | write);
   add(all, args->lse, problem->lse_bytes, before | write);
   add(all, args->kv, problem->kv_bytes, before);
+  add(all, args->q_rope, problem->q_rope_bytes, before);
+  add(all, args->kv_rope, problem->kv_rope_bytes, before);
   add(all, args->qo_indptr, (batch + 1) * sizeof(int32_t), 0);
   add(all, args->kv_len, batch * sizeof(int32_t), 0);
   add(all, args->kv_indptr, (batch + 1) * sizeof(int32_t), 0);
@@ -155,6 +157,9 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->draft_slots, problem->draft_slots_bytes, 0);
   add(all, args->block_table, problem->table_bytes, 0);
   add(all, args->mask, problem->mask_bytes, before);
+  add(all, args->positions, problem->positions_bytes, before);
+  add(all, args->sinks, (size_t)now->kernel->shape.heads * sizeof(float), before);
+  add(all, args->mask_indptr, (batch + 1) * sizeof(int64_t), before);
   add(all, now->space->start, partial, at == ATTEND ? before | write : previous);
   add(all, now->space->start + partial, now->space->size - partial, at == PACK ? before | write : previous);
 }

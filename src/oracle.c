@@ -25,12 +25,13 @@ static int row_width(const dw_shape *shape, const dw_args *args) { return args->
 
 // Drafts follow the prefix. Where a length that includes the drafts is shorter than they are, the last ones are not there.
 dw__request dw__oracle_request(const dw_shape *shape, const dw_args *args, int index) {
-  dw__request request = {0};
+  dw__request request = {.index = index};
   int width = row_width(shape, args), length = args->kv_len[index] > 0 ? args->kv_len[index] : 0;
   request.first_row = args->qo_indptr ? args->qo_indptr[index] : index * width;
   request.rows = args->qo_indptr ? args->qo_indptr[index + 1] - request.first_row : width;
-  request.tokens = args->lengths_include_drafts ? length : length + request.rows;
+  request.tokens = args->lengths_include_drafts || args->drafts_elsewhere ? length : length + request.rows;
   request.prefix = request.tokens > request.rows ? request.tokens - request.rows : 0;
+  if (args->drafts_elsewhere) request.prefix = length;  // what is here is prefix to every row
   return request;
 }
 
@@ -51,31 +52,83 @@ static int64_t slot_of(const dw_shape *shape, const dw_args *args, int index, in
   return index_at(args->kv_indices, args->index64, (int64_t)args->kv_indptr[index] + token);
 }
 
-const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
-  int64_t slot = slot_of(shape, args, index, token);
-  int64_t token_stride = or_else(args->kv_token_stride, shape->head_dim_qk);
-  int64_t page_stride = or_else(args->kv_page_stride, shape->page * token_stride);
+// A slot's place in a pool; strides of 0 are tight ones, for tokens of `size` elements.
+static const void *in_pool(const dw_shape *shape, const void *pool, int64_t slot, int64_t page_stride, int64_t token_stride,
+                           int size) {
+  token_stride = or_else(token_stride, size);
+  page_stride = or_else(page_stride, shape->page * token_stride);
   int64_t element = slot / shape->page * page_stride + slot % shape->page * token_stride;
-  return (const char *)args->kv + element * (int64_t)dw__dtype_size(shape->kv);
+  return (const char *)pool + element * (int64_t)dw__dtype_size(shape->kv);
 }
 
-// One row's view of the drafts, a byte each. False: a dead node, which sees nothing at all.
-static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
-  int drafts = request->tokens - request->prefix;
-  memset(view, 0, (size_t)drafts);
-  if (args->mask_kind == DW_MASK_NONE) {
-    for (int j = 0; j <= row && j < drafts; j++) view[j] = 1;
-  } else if (args->mask_kind == DW_MASK_BITS) {
-    int64_t stride = or_else(args->mask_row_stride, (row_width(shape, args) + 31) / 32);
-    const uint32_t *words = (const uint32_t *)args->mask + (request->first_row + row) * stride;
-    for (int j = 0; j < drafts; j++) view[j] = words[j / 32] >> (j % 32) & 1;
-  } else {
-    const int32_t *parents = (const int32_t *)args->mask + request->first_row;
-    if (parents[row] == -2) return false;
-    for (int node = row; node >= 0; node = parents[node])
-      if (node < drafts) view[node] = 1;
+const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
+  return in_pool(shape, args->kv, slot_of(shape, args, index, token), args->kv_page_stride, args->kv_token_stride,
+                 args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+}
+
+const void *dw__oracle_token_rope(const dw_shape *shape, const dw_args *args, int index, int token) {
+  if (!args->kv_rope)
+    return (const char *)dw__oracle_token(shape, args, index, token) + shape->head_dim_v * (int)dw__dtype_size(shape->kv);
+  return in_pool(shape, args->kv_rope, slot_of(shape, args, index, token), args->kv_rope_page_stride,
+                 args->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
+}
+
+// The vector of a row and a head in q or q_rope.
+static const void *in_q(const dw_shape *shape, const void *q, int64_t row, int head, int64_t row_stride, int64_t head_stride,
+                        int size) {
+  head_stride = or_else(head_stride, size);
+  row_stride = or_else(row_stride, shape->heads * head_stride);
+  return (const char *)q + (row * row_stride + head * head_stride) * (int64_t)dw__dtype_size(shape->q);
+}
+
+// Where a row of the mask begins, in its elements; draft 0 comes first.
+static int64_t mask_row(const dw_shape *shape, const dw_args *args, const dw__request *request, int row) {
+  int64_t width = row_width(shape, args), row_stride = or_else(args->mask_row_stride, width);
+  int64_t request_stride = args->mask_shared ? 0 : or_else(args->mask_request_stride, width * row_stride);
+  int64_t tokens = (int64_t)request->prefix + request->rows;
+  switch (args->mask_kind) {
+    case DW_MASK_BITS: return (request->first_row + row) * or_else(args->mask_row_stride, (width + 31) / 32);
+    case DW_MASK_BYTES_QLEN:
+    case DW_MASK_BIAS_F32: return request->index * request_stride + row * row_stride;
+    case DW_MASK_BYTES_FULL: return args->mask_indptr[request->index] + row * tokens + request->prefix;
+    default: return 0;
   }
+}
+
+// Masks that say for each row and draft whether it is seen; `at` is where the row begins.
+static bool says(const dw_args *args, int64_t at, int row, int draft) {
+  switch (args->mask_kind) {
+    case DW_MASK_BITS: return ((const uint32_t *)args->mask)[at + draft / 32] >> (draft % 32) & 1;
+    case DW_MASK_BYTES_QLEN:
+    case DW_MASK_BYTES_FULL: return ((const unsigned char *)args->mask)[at + draft] != 0;
+    case DW_MASK_BIAS_F32: return ((const float *)args->mask)[at + draft] == 0;
+    default: return draft <= row;
+  }
+}
+
+// A row's view of its request's drafts, a byte each, as the mask says. False: a dead node, which sees nothing at all.
+static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
+  memset(view, 0, (size_t)request->rows);
+  if (args->drafts_elsewhere) return true;
+  if (args->mask_kind == DW_MASK_PARENTS) {
+    const int32_t *parents = (const int32_t *)args->mask + request->first_row;
+    for (int node = row; node >= 0; node = parents[node]) view[node] = parents[row] != -2;
+    return parents[row] != -2;
+  }
+  int64_t at = mask_row(shape, args, request, row);
+  for (int j = 0; j < request->rows; j++) view[j] = says(args, at, row, j);
   return true;
+}
+
+// The row's token in its sequence: where the caller says, else behind the prefix and the other drafts that it sees. `view` is
+// room for `rows` bytes.
+static int64_t position_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row,
+                           unsigned char *view) {
+  if (args->positions) return args->positions[request->first_row + row];
+  view_of(shape, args, request, row, view);
+  int64_t position = request->prefix;
+  for (int j = 0; j < request->rows; j++) position += j != row && view[j];
+  return position;
 }
 
 // ---- one item -------------------------------------------------------------------------------------------------
@@ -90,8 +143,11 @@ typedef struct item {
   float *q;                   // [ITEM_MOST, qk], rows past count are 0
   float *kv;                  // [BLOCK, qk], rows past tokens are 0
   unsigned char *seen;        // [ITEM_MOST, BLOCK]
-  unsigned char *views;       // [rows of the item, drafts]
+  unsigned char *views;       // [rows of the item, rows of the request]
+  int64_t *positions;         // with a window: [rows of the request]
+  int placed;                 // the request whose positions these are, or -1
   unsigned char live[ITEM_MOST];
+  int64_t start[ITEM_MOST];                // the first token that the window shows
   double most[ITEM_MOST], sum[ITEM_MOST];  // softmax: running maximum of the scores, sum of exp(score - maximum)
   void *wide_q, *wide_kv;                  // the same as q and kv in the arithmetic's type
   void *scores, *out;                      // [ITEM_MOST, BLOCK], [ITEM_MOST, v]
@@ -130,40 +186,78 @@ static void load(dw_dtype type, const void *from, int n, float *to) {
 static void load_q(item *work, const dw__request *request) {
   const dw_shape *shape = work->job->shape;
   const dw_args *args = work->job->args;
-  int64_t head_stride = or_else(args->q_head_stride, shape->head_dim_qk);
-  int64_t row_stride = or_else(args->q_row_stride, shape->heads * head_stride);
+  int v = shape->head_dim_v, rope = shape->head_dim_qk - v, first = args->q_rope ? v : shape->head_dim_qk;
   memset(work->q, 0, ITEM_MOST * (size_t)shape->head_dim_qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    int row = (work->first + i) / shape->heads, head = (work->first + i) % shape->heads;
-    int64_t element = (request->first_row + row) * row_stride + head * head_stride;
-    const char *from = (const char *)args->q + element * (int64_t)dw__dtype_size(shape->q);
-    load(shape->q, from, shape->head_dim_qk, work->q + (size_t)i * (size_t)shape->head_dim_qk);
+    int head = (work->first + i) % shape->heads;
+    int64_t row = request->first_row + (work->first + i) / shape->heads;
+    float *to = work->q + (size_t)i * (size_t)shape->head_dim_qk;
+    load(shape->q, in_q(shape, args->q, row, head, args->q_row_stride, args->q_head_stride, first), first, to);
+    if (args->q_rope)
+      load(shape->q, in_q(shape, args->q_rope, row, head, args->q_rope_row_stride, args->q_rope_head_stride, rope), rope,
+           to + v);
+  }
+}
+
+static void load_positions(item *work, const dw__request *request) {
+  const job *all = work->job;
+  if (!all->args->window || work->placed == request->index) return;
+  for (int row = 0; row < request->rows; row++)
+    work->positions[row] = position_of(all->shape, all->args, request, row, work->views);
+  work->placed = request->index;
+}
+
+// The window takes from the mask's view what lies too far back.
+static void load_view(item *work, const dw__request *request, int row, unsigned char *view) {
+  const job *all = work->job;
+  int heads = all->shape->heads, window = all->args->window;
+  bool live = view_of(all->shape, all->args, request, row, view);
+  int64_t start = window ? work->positions[row] - window + 1 : 0;
+  for (int j = 0; j < request->rows && window; j++) view[j] = view[j] && work->positions[j] >= start;
+  for (int i = 0; i < work->count; i++) {
+    if ((work->first + i) / heads != row) continue;
+    work->live[i] = live;
+    work->start[i] = start;
   }
 }
 
 static void load_views(item *work, const dw__request *request) {
-  int heads = work->job->shape->heads, drafts = request->tokens - request->prefix;
+  int heads = work->job->shape->heads;
   int first = work->first / heads, last = (work->first + work->count - 1) / heads;
-  for (int row = first; row <= last; row++) {
-    unsigned char *view = work->views + (size_t)(row - first) * (size_t)drafts;
-    bool live = view_of(work->job->shape, work->job->args, request, row, view);
-    for (int i = 0; i < work->count; i++)
-      if ((work->first + i) / heads == row) work->live[i] = live;
-  }
+  load_positions(work, request);
+  for (int row = first; row <= last; row++)
+    load_view(work, request, row, work->views + (size_t)(row - first) * (size_t)request->rows);
 }
 
 static void load_block(item *work, const dw__request *request, int token) {
   const dw_shape *shape = work->job->shape;
-  int heads = shape->heads, drafts = request->tokens - request->prefix, first_row = work->first / heads;
-  size_t qk = (size_t)shape->head_dim_qk;
+  int heads = shape->heads, first_row = work->first / heads;
+  size_t qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
   work->tokens = request->tokens - token < BLOCK ? request->tokens - token : BLOCK;
-  for (int j = 0; j < work->tokens; j++)
-    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)qk, work->kv + (size_t)j * qk);
+  for (int j = 0; j < work->tokens; j++) {
+    float *to = work->kv + (size_t)j * qk;
+    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)v, to);
+    load(shape->kv, dw__oracle_token_rope(shape, work->job->args, work->request, token + j), (int)(qk - v), to + v);
+  }
   memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)drafts;
-    for (int j = 0; j < work->tokens; j++)
-      work->seen[i * BLOCK + j] = work->live[i] && (token + j < request->prefix || view[token + j - request->prefix]);
+    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)request->rows;
+    for (int j = 0; j < work->tokens; j++) {
+      int draft = token + j - request->prefix;
+      work->seen[i * BLOCK + j] = work->live[i] && (draft < 0 ? token + j >= work->start[i] : view[draft]);
+    }
+  }
+}
+
+// A sink is there before the first token: the largest score so far, of weight 1.
+static void load_sinks(item *work) {
+  const float *sinks = work->job->args->sinks;
+  for (int i = 0; i < ITEM_MOST; i++) work->most[i] = -INFINITY, work->sum[i] = 0;
+  for (int i = 0; i < work->count && sinks; i++) {
+    float sink = sinks[(work->first + i) % work->job->shape->heads];
+    if (!work->live[i] || sink == -INFINITY) continue;
+    work->most[i] = (double)sink;
+    work->sum[i] = 1;
   }
 }
 
@@ -172,7 +266,7 @@ static void run_item(item *work) {
   dw__request request = dw__oracle_request(all->shape, all->args, work->request);
   load_q(work, &request);
   load_views(work, &request);
-  for (int i = 0; i < ITEM_MOST; i++) work->most[i] = -INFINITY, work->sum[i] = 0;
+  load_sinks(work);
   all->math->begin(work);
   for (int token = 0; token < request.tokens; token += BLOCK) {
     load_block(work, &request, token);
@@ -224,7 +318,8 @@ static void begin_exact(item *work) {
 // The softmax of one vector over one block: scores become weights; returns what the earlier sums have to be multiplied by.
 static double weights_exact(item *work, int vector, double *scores) {
   const unsigned char *seen = work->seen + vector * BLOCK;
-  double most = work->most[vector];
+  double most = work->most[vector], cap = (double)work->job->args->soft_cap;
+  for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanh(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
     if (seen[j] && scores[j] > most) most = scores[j];
   double keep = work->most[vector] == most ? 1 : exp(work->most[vector] - most);
@@ -250,7 +345,7 @@ static void block_exact(item *work) {
   }
 }
 
-// The sum is 0 only where nothing was seen: the largest weight is 1.
+// The sum is 0 only where nothing was seen, nor a sink: the largest weight is 1.
 static void end_exact(item *work, int vector, double *out, double *lse) {
   size_t v = (size_t)work->job->shape->head_dim_v;
   const double *sum = (double *)work->out + (size_t)vector * v;
@@ -293,7 +388,8 @@ static void begin_plain(item *work) { memset(work->out, 0, ITEM_MOST * (size_t)w
 // As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the KV type.
 static float weights_plain(item *work, int vector, float *scores) {
   const unsigned char *seen = work->seen + vector * BLOCK;
-  float most = (float)work->most[vector], sum = (float)work->sum[vector];
+  float most = (float)work->most[vector], sum = (float)work->sum[vector], cap = work->job->args->soft_cap;
+  for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanhf(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
     if (seen[j] && scores[j] > most) most = scores[j];
   float keep = (float)work->most[vector] == most ? 1 : expf((float)work->most[vector] - most);
@@ -354,6 +450,53 @@ static dw_status check_parents(const int32_t *parents, int request, int rows, dw
   return DW_OK;
 }
 
+static dw_status check_bias(const dw_shape *shape, const dw_args *args, const dw__request *request, dw_error *error) {
+  for (int i = 0; i < request->rows; i++)
+    for (int j = 0; j < request->rows; j++) {
+      float value = ((const float *)args->mask)[mask_row(shape, args, request, i) + j];
+      if (value == 0 || value == -INFINITY) continue;
+      char field[64], found[32];
+      snprintf(field, sizeof field, "mask: request %d, row %d, draft %d", request->index, i, j);
+      snprintf(found, sizeof found, "%g", (double)value);
+      return dw__fail(error, DW_BAD_ARGUMENT, field, found, "0 or -inf", "a bias says whether a row sees a draft");
+    }
+  return DW_OK;
+}
+
+static dw_status check_mask_indptr(const dw_args *args, const dw__request *request, dw_error *error) {
+  const int64_t *indptr = args->mask_indptr + request->index;
+  int64_t need = (int64_t)request->rows * ((int64_t)request->prefix + request->rows);
+  char field[48], allowed[48];
+  snprintf(field, sizeof field, "mask_indptr[%d]", request->index + 1);
+  snprintf(allowed, sizeof allowed, "at least %lld", (long long)(indptr[0] + need));
+  if (indptr[0] < 0 || indptr[1] - indptr[0] < need)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, indptr[1], allowed, "rows x (prefix + rows) bytes a request");
+  return DW_OK;
+}
+
+static dw_status check_positions(const dw_args *args, const dw__request *request, dw_error *error) {
+  for (int i = 0; i < request->rows; i++) {
+    int position = args->positions[request->first_row + i];
+    if (position >= request->prefix) continue;
+    char field[48], allowed[48];
+    snprintf(field, sizeof field, "positions[%d]", request->first_row + i);
+    snprintf(allowed, sizeof allowed, "at least %d", request->prefix);
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, position, allowed, "a draft comes after the prefix");
+  }
+  return DW_OK;
+}
+
+static dw_status check_mask(const dw_shape *shape, const dw_args *args, const dw__request *request, dw_error *error) {
+  if (args->drafts_elsewhere) return DW_OK;
+  switch (args->mask_kind) {
+    case DW_MASK_PARENTS:
+      return check_parents((const int32_t *)args->mask + request->first_row, request->index, request->rows, error);
+    case DW_MASK_BYTES_FULL: return check_mask_indptr(args, request, error);
+    case DW_MASK_BIAS_F32: return check_bias(shape, args, request, error);
+    default: return DW_OK;
+  }
+}
+
 static dw_status check_request(const dw_shape *shape, const dw_args *args, int index, dw_error *error) {
   char field[48];
   dw__request request = dw__oracle_request(shape, args, index);
@@ -366,8 +509,28 @@ static dw_status check_request(const dw_shape *shape, const dw_args *args, int i
   if (args->addressing == DW_BLOCK_TABLE && (request.tokens + shape->page - 1) / shape->page > args->table_columns)
     return dw__fail_int(error, DW_BAD_ARGUMENT, field, args->kv_len[index], "table_columns x page",
                         "longer than its table row");
-  if (args->mask_kind != DW_MASK_PARENTS) return DW_OK;
-  return check_parents((const int32_t *)args->mask + request.first_row, index, request.rows, error);
+  dw_status status = check_mask(shape, args, &request, error);
+  if (!status && args->window && args->positions) status = check_positions(args, &request, error);
+  return status;
+}
+
+static dw_status check_scalars(const dw_shape *shape, const dw_args *args, dw_error *error) {
+  char field[48], found[32];
+  if (args->window < 0)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "window", args->window, "0 or more", "tokens that a row sees");
+  snprintf(found, sizeof found, "%g", (double)args->soft_cap);
+  if (!(args->soft_cap >= 0) || isinf(args->soft_cap))
+    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", found, "0 or more", "scores stay below it");
+  for (int h = 0; h < shape->heads && args->sinks; h++) {
+    if (args->sinks[h] < INFINITY) continue;
+    snprintf(field, sizeof field, "sinks[%d]", h);
+    snprintf(found, sizeof found, "%g", (double)args->sinks[h]);
+    return dw__fail(error, DW_BAD_ARGUMENT, field, found, "a number, or -inf", "a score of the softmax");
+  }
+  if (args->drafts_elsewhere && (args->lengths_include_drafts || args->window || args->draft_slots))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", args->drafts_elsewhere,
+                        "0, or lengths of the prefix, no window, no draft_slots", "no draft is in the KV");
+  return DW_OK;
 }
 
 static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *error) {
@@ -376,6 +539,12 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
   if (shape->attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (args->batch < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", args->batch, "0 or more", "requests of the call");
+  if (shape->head_dim_qk == shape->head_dim_v && (args->q_rope || args->kv_rope))
+    return dw__fail(error, DW_BAD_ARGUMENT, args->q_rope ? "q_rope" : "kv_rope", "a pointer", "NULL",
+                    "qk is v: no part lies apart");
+  if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_BIAS_F32)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)args->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
+                        "the form of the mask");
   const struct {
     const char *name;
     const void *pointer;
@@ -387,11 +556,13 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
     {"kv_indptr", args->kv_indptr, args->addressing == DW_CSR},
     {"kv_indices", args->kv_indices, args->addressing == DW_CSR},
     {"block_table", args->block_table, args->addressing == DW_BLOCK_TABLE},
-    {"mask", args->mask, args->mask_kind != DW_MASK_NONE},
+    {"mask", args->mask, args->mask_kind != DW_MASK_NONE && !args->drafts_elsewhere},
+    {"mask_indptr", args->mask_indptr, args->mask_kind == DW_MASK_BYTES_FULL && !args->drafts_elsewhere},
   };
   for (size_t i = 0; i < DW__COUNT(pointers); i++)
     if (pointers[i].needed && !pointers[i].pointer)
       return dw__fail(error, DW_BAD_ARGUMENT, pointers[i].name, "NULL", "a host pointer", "this array is needed");
+  status = check_scalars(shape, args, error);
   for (int b = 0; b < args->batch && status == DW_OK; b++) status = check_request(shape, args, b, error);
   return status;
 }
@@ -399,22 +570,25 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
 // ---- items and threads ----------------------------------------------------------------------------------------
 
 static void item_free(item *work) {
-  void *blocks[] = {work->q, work->kv, work->seen, work->views, work->wide_q, work->wide_kv, work->scores, work->out};
+  void *blocks[] = {work->q,      work->kv,      work->seen,   work->views, work->positions,
+                    work->wide_q, work->wide_kv, work->scores, work->out};
   for (size_t i = 0; i < DW__COUNT(blocks); i++) dw__release(blocks[i]);
 }
 
 static bool item_make(item *work, const job *all) {
   size_t qk = (size_t)all->shape->head_dim_qk, v = (size_t)all->shape->head_dim_v, size = all->math->size;
-  *work = (item){.job = all};
+  *work = (item){.job = all, .placed = -1};
   work->q = dw__alloc(ITEM_MOST * qk * sizeof(float));
   work->kv = dw__alloc(BLOCK * qk * sizeof(float));
   work->seen = dw__alloc(ITEM_MOST * BLOCK);
   work->views = dw__alloc((size_t)(ITEM_MOST + 1) * (size_t)all->shape->width);
+  work->positions = dw__alloc((size_t)all->shape->width * sizeof *work->positions);
   work->wide_q = dw__alloc(ITEM_MOST * qk * size);
   work->wide_kv = dw__alloc(BLOCK * qk * size);
   work->scores = dw__alloc(ITEM_MOST * BLOCK * size);
   work->out = dw__alloc(ITEM_MOST * v * size);
-  return work->q && work->kv && work->seen && work->views && work->wide_q && work->wide_kv && work->scores && work->out;
+  return work->q && work->kv && work->seen && work->views && work->positions && work->wide_q && work->wide_kv && work->scores &&
+         work->out;
 }
 
 static void *run_items(void *argument) {

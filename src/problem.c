@@ -13,7 +13,15 @@
 
 // ---- checks ---------------------------------------------------------------------------------------------------
 
-static int rows_of(const dw__problem_spec *spec, int request) { return spec->rows ? spec->rows[request] : spec->shape.width; }
+static int width_of(const dw__problem_spec *spec) { return spec->width ? spec->width : spec->shape.width; }
+static int rows_of(const dw__problem_spec *spec, int request) { return spec->rows ? spec->rows[request] : width_of(spec); }
+
+// Tokens of a request that the KV has.
+static int tokens_of(const dw__problem_spec *spec, int request) {
+  return spec->prefix[request] + (spec->drafts_elsewhere ? 0 : rows_of(spec, request));
+}
+
+static bool is_matrix(dw_mask kind) { return kind == DW_MASK_BYTES_QLEN || kind == DW_MASK_BIAS_F32; }
 
 static dw_status check_request(const dw__problem_spec *spec, int request, dw_error *error) {
   char field[48], allowed[48];
@@ -21,15 +29,47 @@ static dw_status check_request(const dw__problem_spec *spec, int request, dw_err
   if (spec->prefix[request] < 0)
     return dw__fail_int(error, DW_BAD_ARGUMENT, field, spec->prefix[request], "0 or more", "committed tokens");
   snprintf(field, sizeof field, "rows[%d]", request);
-  snprintf(allowed, sizeof allowed, "0 to %d", spec->shape.width);
+  snprintf(allowed, sizeof allowed, "0 to %d", width_of(spec));
   int rows = rows_of(spec, request);
-  if (rows < 0 || rows > spec->shape.width)
-    return dw__fail_int(error, DW_BAD_ARGUMENT, field, rows, allowed, "drafts of a request, at most the shape's width");
+  if (rows < 0 || rows > width_of(spec))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, rows, allowed, "drafts of a request, at most the width");
+  return DW_OK;
+}
+
+static dw_status check_rope(const dw__problem_spec *spec, dw_error *error) {
+  if (spec->shape.head_dim_qk > spec->shape.head_dim_v || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
+  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: no part lies apart");
+}
+
+static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
+  if (spec->width < 0 || spec->width > spec->shape.width)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "width", spec->width, "0 to the shape's", "rows a request");
+  if ((int)spec->mask_kind < 0 || spec->mask_kind > DW_MASK_BIAS_F32)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)spec->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
+                        "the form of the mask");
+  if (spec->mask_shared && (!is_matrix(spec->mask_kind) || !spec->one_tree))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_shared", spec->mask_shared, "0, or one_tree and BYTES_QLEN or BIAS_F32",
+                        "one matrix for all requests");
+  return DW_OK;
+}
+
+static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
+  if (spec->window < 0)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "window", spec->window, "0 or more", "tokens that a row sees");
+  if (!(spec->soft_cap >= 0) || isinf(spec->soft_cap))
+    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "no number of 0 or more", "0 or more", "scores stay below it");
+  if (!spec->drafts_elsewhere) return DW_OK;
+  if (spec->lengths_include_drafts || spec->window || spec->draft_slots)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", spec->drafts_elsewhere,
+                        "0, or lengths of the prefix, no window, no draft_slots", "no draft is in the KV");
   return DW_OK;
 }
 
 static dw_status check(const dw__problem_spec *spec, dw_error *error) {
   dw_status status = dw_shape_check(&spec->shape, error);
+  if (!status) status = check_mask(spec, error);
+  if (!status) status = check_rope(spec, error);
+  if (!status) status = check_scalars(spec, error);
   if (status) return status;
   if (spec->shape.attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
@@ -53,6 +93,12 @@ static dw_status check(const dw__problem_spec *spec, dw_error *error) {
 
 // ---- making ---------------------------------------------------------------------------------------------------
 
+// An array of 16-bit elements: pieces within pieces, such as heads within rows.
+typedef struct pieces {
+  uint16_t *at;
+  int64_t outer, inner;  // strides
+} pieces;
+
 // A problem on the way. Once an allocation has failed, `failed` is set; the steps after it have nothing to do.
 typedef struct maker {
   dw__problem *problem;
@@ -61,9 +107,10 @@ typedef struct maker {
   int pages, table_pages;  // of the pool; most pages of a request
   int *units;              // the pool's slots (CSR) or pages (block table) in the order in which requests take them
   int taken;
+  pieces kv, kv_rope;  // the pool
 } maker;
 
-enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS };
+enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK, STREAM_POSITIONS, STREAM_SINKS };
 
 // An own stream of random numbers for each thing, so that contents do not depend on the order of making.
 static uint64_t stream(const maker *make, int kind, int request, int i) {
@@ -104,7 +151,7 @@ static void make_sizes(maker *make) {
     problem->prefix[b] = spec->prefix[b];
     problem->rows[b] = rows_of(spec, b);
     problem->total_q += problem->rows[b];
-    int own = spec->prefix[b] + problem->rows[b], own_pages = (own + spec->shape.page - 1) / spec->shape.page;
+    int own = tokens_of(spec, b), own_pages = (own + spec->shape.page - 1) / spec->shape.page;
     tokens += own;
     pages += own_pages;
     if (own_pages > make->table_pages) make->table_pages = own_pages;
@@ -113,35 +160,60 @@ static void make_sizes(maker *make) {
   make->pages = pages + spec->spare_pages;
 }
 
+// Elements of a vector of q, or of a token: in its own array, and in the one apart.
+static int first_part(const dw_shape *shape, int apart) { return apart ? shape->head_dim_v : shape->head_dim_qk; }
+static int last_part(const dw_shape *shape) { return shape->head_dim_qk - shape->head_dim_v; }
+
 static void make_strides(maker *make) {
-  const dw_shape *shape = &make->problem->spec.shape;
+  const dw__problem_spec *spec = &make->problem->spec;
+  const dw_shape *shape = &spec->shape;
   dw_args *args = &make->problem->args;
-  args->q_head_stride = shape->head_dim_qk + 8;
+  args->q_head_stride = first_part(shape, spec->q_rope) + 8;
   args->q_row_stride = shape->heads * args->q_head_stride + 24;
   args->out_head_stride = shape->head_dim_v + 8;
   args->out_row_stride = shape->heads * args->out_head_stride + 16;
   args->lse_row_stride = shape->heads + 3;
-  args->kv_token_stride = shape->head_dim_qk + 24;
+  args->kv_token_stride = first_part(shape, spec->kv_rope) + 24;
   args->kv_page_stride = shape->page * args->kv_token_stride + 40;
+  if (spec->q_rope) {
+    args->q_rope_head_stride = last_part(shape) + 16;
+    args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + 8;
+  }
+  if (spec->kv_rope) {
+    args->kv_rope_token_stride = last_part(shape) + 8;
+    args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + 56;
+  }
+}
+
+static pieces make_pieces(maker *make, int outer, int64_t outer_stride, int inner, int64_t inner_stride, int size,
+                          size_t *bytes) {
+  inner_stride = or_else(inner_stride, size);
+  outer_stride = or_else(outer_stride, inner * inner_stride);
+  uint16_t *at = array(make, 2 * extent(outer, outer_stride, inner, inner_stride, size), bytes);
+  return (pieces){at, outer_stride, inner_stride};
 }
 
 static void make_q(maker *make) {
   dw__problem *problem = make->problem;
   const dw_shape *shape = &problem->spec.shape;
-  int64_t head_stride = or_else(problem->args.q_head_stride, shape->head_dim_qk);
-  int64_t row_stride = or_else(problem->args.q_row_stride, shape->heads * head_stride);
-  size_t size = dw__dtype_size(shape->q);
-  char *q =
-    array(make, size * extent(problem->total_q, row_stride, shape->heads, head_stride, shape->head_dim_qk), &problem->q_bytes);
-  problem->args.q = q;
+  dw_args *args = &problem->args;
+  int first = first_part(shape, problem->spec.q_rope), rows = problem->total_q, heads = shape->heads;
+  pieces q = make_pieces(make, rows, args->q_row_stride, heads, args->q_head_stride, first, &problem->q_bytes), rope = {0};
+  if (problem->spec.q_rope)
+    rope = make_pieces(make, rows, args->q_rope_row_stride, heads, args->q_rope_head_stride, last_part(shape),
+                       &problem->q_rope_bytes);
+  args->q = q.at;
+  args->q_rope = rope.at;
   int64_t row = 0;
-  for (int b = 0; b < problem->spec.batch && q; b++)
+  for (int b = 0; b < problem->spec.batch && !make->failed; b++)
     for (int r = 0; r < problem->rows[b]; r++, row++) {
       uint64_t seed = stream(make, STREAM_Q, b, r);
-      for (int h = 0; h < shape->heads; h++)
+      for (int h = 0; h < heads; h++)
         for (int d = 0; d < shape->head_dim_qk; d++) {
           double value = dw__random_normal(&seed) * (double)problem->spec.q_scale;
-          dw__from_float(shape->q, value, q + (size_t)(row * row_stride + h * head_stride + d) * size);
+          uint16_t *to =
+            d < first ? q.at + row * q.outer + h * q.inner + d : rope.at + row * rope.outer + h * rope.inner + d - first;
+          dw__from_float(shape->q, value, to);
         }
     }
 }
@@ -180,25 +252,26 @@ static void make_lengths(maker *make) {
   }
 }
 
-static void make_tree(const maker *make, int request, int *parents) {
-  const dw__problem_spec *spec = &make->problem->spec;
-  int nodes = make->problem->rows[request];
-  uint64_t seed = stream(make, STREAM_TREE, request, 0);
-  if (spec->tree == DW__TREE_RANDOM) dw__tree_random(&seed, nodes, parents);
-  for (int i = 0; i < nodes && spec->tree != DW__TREE_RANDOM; i++)
-    parents[i] = i == 0 ? -1 : spec->tree == DW__TREE_STAR ? 0 : i - 1;
-}
-
 // A dead node's children move up to its parent: a dead node has none.
-static void make_dead(const maker *make, int request, int *parents) {
-  int nodes = make->problem->rows[request];
-  uint64_t seed = stream(make, STREAM_DEAD, request, 0);
+static void make_dead(uint64_t seed, int nodes, int *parents) {
   for (int i = 0; i < nodes; i++) {
     if (dw__random_below(&seed, 8)) continue;
     for (int j = i + 1; j < nodes; j++)
       if (parents[j] == i) parents[j] = parents[i];
     parents[i] = -2;
   }
+}
+
+// The first nodes of a larger tree are the smaller one of the same seed.
+static void make_tree(const maker *make, int request, int *parents) {
+  const dw__problem_spec *spec = &make->problem->spec;
+  int nodes = make->problem->rows[request], tree = spec->one_tree ? 0 : request;
+  bool random = spec->tree == DW__TREE_RANDOM && spec->mask_kind != DW_MASK_NONE;
+  bool star = spec->tree == DW__TREE_STAR && spec->mask_kind != DW_MASK_NONE;
+  uint64_t seed = stream(make, STREAM_TREE, tree, 0);
+  if (random) dw__tree_random(&seed, nodes, parents);
+  for (int i = 0; i < nodes && !random; i++) parents[i] = i == 0 ? -1 : star ? 0 : i - 1;
+  if (spec->dead_nodes && spec->mask_kind == DW_MASK_PARENTS) make_dead(stream(make, STREAM_DEAD, tree, 0), nodes, parents);
 }
 
 // Bits of drafts that the request does not have are set, since they must not matter.
@@ -208,26 +281,154 @@ static void make_bits(const int *parents, int nodes, int words, uint32_t *rows) 
     for (int j = nodes; j < 32 * words; j++) rows[(size_t)i * (size_t)words + (size_t)j / 32] |= 1u << (j % 32);
 }
 
-static void make_mask(maker *make) {
+// Masks of an element a draft. Any byte that is not 0 says "sees".
+static void put_element(const maker *make, int64_t at, bool sees, uint64_t *dice) {
+  const dw_args *args = &make->problem->args;
+  static const uint8_t yes[] = {1, 0xFF, 0x80, 2};
+  if (make->problem->spec.mask_kind == DW_MASK_BIAS_F32) ((float *)(uintptr_t)args->mask)[at] = sees ? 0 : -INFINITY;
+  else ((uint8_t *)(uintptr_t)args->mask)[at] = sees ? yes[dw__random_below(dice, 4)] : 0;
+}
+
+static void make_elements(maker *make, size_t count) {
+  dw__problem *problem = make->problem;
+  bool floats = problem->spec.mask_kind == DW_MASK_BIAS_F32;
+  uint64_t dice = stream(make, STREAM_MASK, 0, 0);
+  void *mask = array(make, count * (floats ? sizeof(float) : 1), &problem->mask_bytes);
+  problem->args.mask = mask;
+  for (size_t i = 0; i < count && mask && !floats; i++) ((uint8_t *)mask)[i] = (uint8_t)(dw__random(&dice) & 3);
+  for (size_t i = 0; i < count && mask && floats; i++)
+    ((float *)mask)[i] = (const float[]){0, NAN, 1e30f, INFINITY}[dw__random_below(&dice, 4)];
+}
+
+// BYTES_FULL: requests follow one another, at any byte.
+static void make_mask_indptr(maker *make) {
+  dw__problem *problem = make->problem;
+  int batch = problem->spec.batch, gap = problem->spec.strided ? 3 : 0;
+  int64_t *indptr = array(make, ((size_t)batch + 1) * sizeof *indptr, NULL);
+  problem->args.mask_indptr = indptr;
+  if (!indptr) return;
+  indptr[0] = gap;
+  for (int b = 0; b < batch; b++) {
+    int64_t tokens = (int64_t)problem->prefix[b] + problem->rows[b];
+    indptr[b + 1] = indptr[b] + problem->rows[b] * tokens + (b + 1 < batch ? gap : 0);
+  }
+}
+
+// Rows of a request lie `row` elements apart from `first` on, which is draft 0 of row 0.
+typedef struct matrix {
+  int64_t first, row;
+} matrix;
+
+static matrix matrix_of(const dw__problem *problem, int request) {
+  const dw_args *args = &problem->args;
+  if (problem->spec.mask_kind == DW_MASK_BYTES_FULL) {
+    int prefix = problem->prefix[request];
+    return (matrix){args->mask_indptr[request] + prefix, (int64_t)prefix + problem->rows[request]};
+  }
+  int width = width_of(&problem->spec);
+  int64_t row = or_else(args->mask_row_stride, width);
+  return (matrix){problem->spec.mask_shared ? 0 : request * or_else(args->mask_request_stride, width * row), row};
+}
+
+static void make_matrix_strides(maker *make) {
+  const dw__problem_spec *spec = &make->problem->spec;
+  dw_args *args = &make->problem->args;
+  args->mask_shared = spec->mask_shared;
+  if (!spec->strided) return;
+  args->mask_row_stride = width_of(spec) + 3;
+  if (width_of(spec) % 2) args->mask_request_stride = width_of(spec) * args->mask_row_stride + 5;  // else the usual one
+}
+
+static void make_matrices(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
-  if (spec->mask_kind == DW_MASK_NONE) return;
+  int width = width_of(spec), words = (width + 31) / 32;
+  if (spec->mask_kind == DW_MASK_BYTES_FULL) {
+    make_mask_indptr(make);
+    make_elements(make, make->failed ? 0 : (size_t)problem->args.mask_indptr[spec->batch]);
+  } else {
+    make_matrix_strides(make);
+    matrix last = matrix_of(problem, spec->batch - 1);
+    make_elements(make, (size_t)last.first + extent(width, last.row, 1, 1, width));
+  }
+  int *parents = scratch(make, (size_t)width, sizeof *parents);
+  uint32_t *bits = scratch(make, (size_t)width * (size_t)words, sizeof *bits);
+  for (int b = 0; b < spec->batch && !make->failed; b++) {
+    matrix own = matrix_of(problem, b);
+    uint64_t dice = stream(make, STREAM_MASK, b, 1);
+    make_tree(make, b, parents);
+    dw__tree_masks(parents, problem->rows[b], words, NULL, bits, NULL);
+    for (int i = 0; i < problem->rows[b]; i++)
+      for (int j = 0; j < problem->rows[b]; j++)
+        put_element(make, own.first + i * own.row + j, bits[i * words + j / 32] >> (j % 32) & 1, &dice);
+  }
+  dw__release(bits);
+  dw__release(parents);
+}
+
+static void make_rows_of_words(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
   int words = 1;
   if (spec->mask_kind == DW_MASK_BITS) {
-    words = (spec->shape.width + 31) / 32;
+    words = (width_of(spec) + 31) / 32;
     if (spec->strided) problem->args.mask_row_stride = words += 2;
   }
   uint32_t *mask = array(make, (size_t)problem->total_q * (size_t)words * sizeof *mask, &problem->mask_bytes);
-  int *parents = scratch(make, (size_t)spec->shape.width, sizeof *parents);
+  int *parents = scratch(make, (size_t)width_of(spec), sizeof *parents);
   problem->args.mask = mask;
   for (int b = 0; b < spec->batch && !make->failed; b++) {
     make_tree(make, b, parents);
-    if (spec->dead_nodes && spec->mask_kind == DW_MASK_PARENTS) make_dead(make, b, parents);
     if (spec->mask_kind == DW_MASK_BITS) make_bits(parents, problem->rows[b], words, mask);
     else memcpy(mask, parents, (size_t)problem->rows[b] * sizeof *parents);
     mask += (size_t)problem->rows[b] * (size_t)words;
   }
   dw__release(parents);
+}
+
+static void make_mask(maker *make) {
+  const dw__problem_spec *spec = &make->problem->spec;
+  dw_mask kind = spec->mask_kind;
+  if (spec->drafts_elsewhere && kind != DW_MASK_NONE) make->problem->args.mask = array(make, 0, &make->problem->mask_bytes);
+  else if (kind == DW_MASK_PARENTS || kind == DW_MASK_BITS) make_rows_of_words(make);
+  else if (kind != DW_MASK_NONE) make_matrices(make);
+}
+
+// ---- positions and sinks --------------------------------------------------------------------------------------
+
+static void make_positions(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  if (!spec->positions) return;
+  int32_t *positions = array(make, (size_t)problem->total_q * sizeof *positions, &problem->positions_bytes);
+  int *parents = scratch(make, (size_t)width_of(spec), sizeof *parents),
+      *depth = scratch(make, (size_t)width_of(spec), sizeof *depth);
+  problem->args.positions = positions;
+  int words = (width_of(spec) + 31) / 32;
+  for (int b = 0; b < spec->batch && !make->failed; b++) {
+    uint64_t dice = stream(make, STREAM_POSITIONS, b, 0);
+    make_tree(make, b, parents);
+    dw__tree_masks(parents, problem->rows[b], words, depth, NULL, NULL);
+    for (int i = 0; i < problem->rows[b]; i++) {
+      int own = problem->prefix[b] + (depth[i] > 0 ? depth[i] : 0);
+      if (spec->positions == 2) own += dw__random_below(&dice, 8);
+      *positions++ = spec->window ? own : INT32_MIN;
+    }
+  }
+  dw__release(parents);
+  dw__release(depth);
+}
+
+static void make_sinks(maker *make) {
+  dw__problem *problem = make->problem;
+  int heads = problem->spec.shape.heads;
+  float *sinks = problem->spec.sinks ? array(make, (size_t)heads * sizeof *sinks, NULL) : NULL;
+  problem->args.sinks = sinks;
+  for (int h = 0; h < heads && sinks; h++) {
+    uint64_t seed = stream(make, STREAM_SINKS, 0, h);
+    double value = 2 * dw__random_normal(&seed);
+    sinks[h] = h % 8 == 2 ? (float)value + 12 : h % 8 == 5 ? -INFINITY : h % 8 == 7 ? (float)value + 40 : (float)value;
+  }
 }
 
 // ---- the pool and the ways to name its places -----------------------------------------------------------------
@@ -248,35 +449,44 @@ static void make_units(maker *make) {
 }
 
 // NaN and both infinities in turn, everywhere; tokens are written over it.
-static void poison_pool(maker *make, uint16_t *kv) {
+static void poison_pool(maker *make, uint16_t *kv, size_t bytes) {
   uint16_t infinity = make->problem->spec.shape.kv == DW_BF16 ? 0x7F80 : 0x7C00;
   const uint16_t pattern[4] = {DW__POISON, infinity, DW__POISON | 0x8000, (uint16_t)(infinity | 0x8000)};
-  for (size_t i = 0; i < make->problem->kv_bytes / 2; i++) kv[i] = pattern[i % 4];
+  for (size_t i = 0; i < bytes / 2 && kv; i++) kv[i] = pattern[i % 4];
 }
 
-static uint16_t *make_pool(maker *make) {
+static void make_pool(maker *make) {
   dw__problem *problem = make->problem;
-  const dw_shape *shape = &problem->spec.shape;
-  int64_t token_stride = or_else(problem->args.kv_token_stride, shape->head_dim_qk);
-  int64_t page_stride = or_else(problem->args.kv_page_stride, shape->page * token_stride);
-  size_t elements = extent(make->pages, page_stride, shape->page, token_stride, shape->head_dim_qk);
-  uint16_t *kv = array(make, elements * dw__dtype_size(shape->kv), &problem->kv_bytes);
-  problem->args.kv = kv;
-  if (kv) poison_pool(make, kv);
-  return kv;
+  const dw__problem_spec *spec = &problem->spec;
+  const dw_shape *shape = &spec->shape;
+  dw_args *args = &problem->args;
+  make->kv = make_pieces(make, make->pages, args->kv_page_stride, shape->page, args->kv_token_stride,
+                         first_part(shape, spec->kv_rope), &problem->kv_bytes);
+  poison_pool(make, make->kv.at, problem->kv_bytes);
+  if (spec->kv_rope)
+    make->kv_rope = make_pieces(make, make->pages, args->kv_rope_page_stride, shape->page, args->kv_rope_token_stride,
+                                last_part(shape), &problem->kv_rope_bytes);
+  poison_pool(make, make->kv_rope.at, problem->kv_rope_bytes);
+  args->kv = make->kv.at;
+  args->kv_rope = make->kv_rope.at;
 }
 
-static void write_token(const maker *make, uint16_t *kv, int request, int token, int64_t slot) {
+static uint16_t *place_in(const pieces *pool, int64_t slot, int page) {
+  return pool->at + slot / page * pool->outer + slot % page * pool->inner;
+}
+
+static void write_token(const maker *make, int request, int token, int64_t slot) {
   const dw_shape *shape = &make->problem->spec.shape;
-  int64_t token_stride = or_else(make->problem->args.kv_token_stride, shape->head_dim_qk);
-  int64_t page_stride = or_else(make->problem->args.kv_page_stride, shape->page * token_stride);
-  uint16_t *to = kv + slot / shape->page * page_stride + slot % shape->page * token_stride;
+  int first = first_part(shape, make->problem->spec.kv_rope);
+  uint16_t *to = place_in(&make->kv, slot, shape->page);
   uint64_t seed = stream(make, STREAM_KV, request, token);
-  for (int d = 0; d < shape->head_dim_qk; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d]);
+  for (int d = 0; d < first; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d]);
+  if (first < shape->head_dim_qk) to = place_in(&make->kv_rope, slot, shape->page);
+  for (int d = first; d < shape->head_dim_qk; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d - first]);
 }
 
 // Page ids behind the pages that a request uses are garbage, as engines leave them.
-static void make_table(maker *make, uint16_t *kv) {
+static void make_table(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
   int page = spec->shape.page, columns = make->table_pages > 0 ? make->table_pages : 1;
@@ -289,10 +499,10 @@ static void make_table(maker *make, uint16_t *kv) {
   if (make->failed) return;
   for (size_t i = 0; i < problem->table_bytes / sizeof *table; i++) table[i] = 0x3FFFFFFF;
   for (int b = 0; b < spec->batch; b++)
-    for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
+    for (int token = 0; token < tokens_of(spec, b); token++) {
       int32_t *entry = &table[b * stride + token / page];
       if (token % page == 0) *entry = make->units[make->taken++];
-      write_token(make, kv, b, token, (int64_t)*entry * page + token % page);
+      write_token(make, b, token, (int64_t)*entry * page + token % page);
     }
 }
 
@@ -301,7 +511,7 @@ static void put_index(void *list, int index64, int64_t i, int slot) {
   else ((int32_t *)list)[i] = slot;
 }
 
-static void make_csr(maker *make, uint16_t *kv) {
+static void make_csr(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
   size_t index_size = spec->index64 ? 8 : 4, batch = (size_t)spec->batch;
@@ -309,7 +519,7 @@ static void make_csr(maker *make, uint16_t *kv) {
   if (!indptr) return;
   indptr[0] = 0;
   for (size_t b = 0; b < batch; b++)
-    indptr[b + 1] = indptr[b] + problem->prefix[b] + (spec->draft_slots ? 0 : problem->rows[b]);
+    indptr[b + 1] = indptr[b] + (spec->draft_slots ? problem->prefix[b] : tokens_of(spec, (int)b));
   void *indices = array(make, (size_t)indptr[batch] * index_size, &problem->index_bytes);
   void *drafts = NULL;
   if (spec->draft_slots) drafts = array(make, (size_t)problem->total_q * index_size, &problem->draft_slots_bytes);
@@ -318,22 +528,22 @@ static void make_csr(maker *make, uint16_t *kv) {
   problem->args.draft_slots = drafts;
   int64_t first_row = 0;
   for (int b = 0; b < spec->batch && !make->failed; b++) {
-    for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
+    for (int token = 0; token < tokens_of(spec, b); token++) {
       int slot = make->units[make->taken++];
       bool apart = drafts && token >= problem->prefix[b];
       int64_t place = apart ? first_row + token - problem->prefix[b] : indptr[b] + token;
       put_index(apart ? drafts : indices, spec->index64, place, slot);
-      write_token(make, kv, b, token, slot);
+      write_token(make, b, token, slot);
     }
     first_row += problem->rows[b];
   }
 }
 
 static void make_kv(maker *make) {
-  uint16_t *kv = make_pool(make);  // first: where it is too large for the machine, nothing else was begun
+  make_pool(make);  // first: where it is too large for the machine, nothing else was begun
   make_units(make);
-  if (!make->failed && make->problem->spec.addressing == DW_CSR) make_csr(make, kv);
-  if (!make->failed && make->problem->spec.addressing == DW_BLOCK_TABLE) make_table(make, kv);
+  if (!make->failed && make->problem->spec.addressing == DW_CSR) make_csr(make);
+  if (!make->failed && make->problem->spec.addressing == DW_BLOCK_TABLE) make_table(make);
   dw__release(make->units);
 }
 
@@ -345,10 +555,14 @@ static void make_scalars(maker *make) {
   problem->args.size = sizeof problem->args;
   problem->args.batch = spec->batch;
   problem->args.total_q = problem->total_q;
+  problem->args.width = spec->width;
   problem->args.addressing = spec->addressing;
   problem->args.index64 = spec->addressing == DW_CSR && spec->index64;
   problem->args.lengths_include_drafts = spec->lengths_include_drafts;
+  problem->args.drafts_elsewhere = spec->drafts_elsewhere;
   problem->args.mask_kind = spec->mask_kind;
+  problem->args.window = spec->window;
+  problem->args.soft_cap = spec->soft_cap;
   problem->args.lse_base_e = spec->lse_base_e;
   // 1 / sqrt(192) for DeepSeek's 576, so that scores spread as they do there.
   problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);
@@ -364,6 +578,8 @@ static void make_all(maker *make) {
   make_out(make);
   make_lengths(make);
   make_mask(make);
+  make_positions(make);
+  make_sinks(make);
   make_kv(make);
   make_scalars(make);
 }

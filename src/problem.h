@@ -1,7 +1,7 @@
 // A tree-verify problem with random contents in host memory: everything dw_args points at, and the fp64 answer. Used by
 // `draftwood verify`, the tests and the benchmarks. Everything that must not matter is poisoned with NaN: unreferenced slots and
-// pages, the pool's tail, slots past a request's length inside its last page, spare columns; every array ends at a guard page
-// or guard zone.
+// pages, the pool's tail, slots past a request's length inside its last page, spare columns. Elements of a mask that must not
+// matter say anything, so that who reads them sees too much or too little. Every array ends at a guard page or guard zone.
 #ifndef DRAFTWOOD_PROBLEM_H
 #define DRAFTWOOD_PROBLEM_H
 
@@ -13,17 +13,27 @@ typedef struct dw__problem_spec {
   dw_shape shape;
   int batch;
   const int *prefix;  // [batch] committed tokens
-  const int *rows;    // [batch] drafts of each request, 0 to shape.width; NULL: shape.width each, and qo_indptr NULL
+  const int *rows;    // [batch] drafts of each request, 0 to width; NULL: width each, and qo_indptr NULL
+  int width;          // of the call, args.width; 0: the shape's
   dw_mask mask_kind;
   dw__tree_kind tree;
+  int one_tree;     // all requests have the first one's tree, as far as their rows go
+  int mask_shared;  // BYTES_QLEN, BIAS: and one matrix; goes with one_tree
   dw_addressing addressing;
   int index64;
   int lengths_include_drafts;
   int draft_slots;  // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
   int dead_nodes;   // PARENTS: mark about one node in eight dead (-2)
+  int q_rope;       // the last elements of q lie apart
+  int kv_rope;      // the last elements of the tokens lie in a pool of their own
   int strided;      // use strides larger than tight ones for q, out, lse, kv, table and mask
   int shuffle;      // random slots or pages (else ascending)
-  float q_scale;    // standard deviation of q (1 is usual; 3 makes peaked softmax)
+  int window;       // as in dw_args
+  int positions;    // an array of positions: 1: as without one, 2: rows anywhere up to 7 behind that; garbage without a window
+  float soft_cap;
+  int sinks;             // heads with a sink each: most are small, some large enough to take nearly all, some -inf
+  int drafts_elsewhere;  // the KV has the prefixes only, the mask is an array that may not be touched
+  float q_scale;         // standard deviation of q (1 is usual; 3 makes peaked softmax)
   int lse_base_e;
   int spare_pages;  // extra poisoned pages in the pool, at least 1
   uint64_t seed;
@@ -35,6 +45,7 @@ typedef struct dw__problem {
   int *prefix, *rows;
   dw_args args;  // host pointers; workspace NULL
   size_t q_bytes, out_bytes, lse_bytes, kv_bytes, index_bytes, indptr_bytes, table_bytes, mask_bytes, draft_slots_bytes;
+  size_t q_rope_bytes, kv_rope_bytes, positions_bytes;
   double *out64;  // [total_q, heads, v]
   double *lse64;  // [total_q, heads], in the base asked for; -inf where nothing is visible
   void *memory;   // owner of everything above
