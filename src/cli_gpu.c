@@ -36,6 +36,7 @@ static dw_status put_all(dw__gpu *gpu, const dw__problem *problem, dw_args *args
     {args->draft_slots, &args->draft_slots, problem->draft_slots_bytes},
     {args->block_table, (const void **)&args->block_table, problem->table_bytes},
     {args->mask, &args->mask, problem->mask_bytes},
+    {args->mask_indptr, (const void **)&args->mask_indptr, (batch + 1) * sizeof(int64_t)},
   };
   dw_status status = DW_OK;
   for (size_t i = 0; i < DW__COUNT(list) && !status; i++) status = put(gpu, list[i].from, list[i].size, list[i].to, error);

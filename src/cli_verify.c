@@ -269,7 +269,7 @@ int cli_verify(const cli_command *self, int argc, char **argv) {
     {"device", "host|gpu", CLI_WORD, &want.gpu, 0, 0, "where to run it (host)"},
     {"lengths", "N,...", CLI_INTS, &problem->lengths, 0, 1 << 22, "committed tokens of the requests (0,17,100)"},
     {"batch", "N", CLI_INT, &problem->batch, 1, 4096, "requests; lengths are dealt out in turn (default: one a length)"},
-    {"mask", "none|parents|bits", CLI_WORD, &problem->mask, 0, 0, "how the tree is given (parents)"},
+    {"mask", "none|parents|bits|bytes|bytes-full|bias", CLI_WORD, &problem->mask, 0, 0, "how the tree is given (parents)"},
     {"addressing", "csr|table", CLI_WORD, &problem->addressing, 0, 0, "how the KV is found (csr)"},
     {"prefix-only", NULL, CLI_FLAG, &problem->prefix_only, 0, 0, "lengths count the prefix, not the drafts"},
     {"overlap", NULL, CLI_FLAG, &problem->overlap, 0, 0, "the call may start while the kernel before it runs"},

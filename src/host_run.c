@@ -112,7 +112,7 @@ static dw_status workspace_check(const workspace *space, dw_error *error) {
 
 // ---- run ------------------------------------------------------------------------------------------------------
 
-#define BUFFERS_MAX 16
+#define BUFFERS_MAX 20
 typedef struct buffers {
   dw_host_buffer list[BUFFERS_MAX];
   size_t count;
@@ -155,6 +155,7 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->draft_slots, problem->draft_slots_bytes, 0);
   add(all, args->block_table, problem->table_bytes, 0);
   add(all, args->mask, problem->mask_bytes, before);
+  add(all, args->mask_indptr, (batch + 1) * sizeof(int64_t), before);
   add(all, now->space->start, partial, at == ATTEND ? before | write : previous);
   add(all, now->space->start + partial, now->space->size - partial, at == PACK ? before | write : previous);
 }

@@ -25,7 +25,7 @@ static int row_width(const dw_shape *shape, const dw_args *args) { return args->
 
 // Drafts follow the prefix. Where a length that includes the drafts is shorter than they are, the last ones are not there.
 dw__request dw__oracle_request(const dw_shape *shape, const dw_args *args, int index) {
-  dw__request request = {0};
+  dw__request request = {.index = index};
   int width = row_width(shape, args), length = args->kv_len[index] > 0 ? args->kv_len[index] : 0;
   request.first_row = args->qo_indptr ? args->qo_indptr[index] : index * width;
   request.rows = args->qo_indptr ? args->qo_indptr[index + 1] - request.first_row : width;
@@ -59,22 +59,41 @@ const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int ind
   return (const char *)args->kv + element * (int64_t)dw__dtype_size(shape->kv);
 }
 
-// One row's view of the drafts, a byte each. False: a dead node, which sees nothing at all.
-static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
-  int drafts = request->tokens - request->prefix;
-  memset(view, 0, (size_t)drafts);
-  if (args->mask_kind == DW_MASK_NONE) {
-    for (int j = 0; j <= row && j < drafts; j++) view[j] = 1;
-  } else if (args->mask_kind == DW_MASK_BITS) {
-    int64_t stride = or_else(args->mask_row_stride, (row_width(shape, args) + 31) / 32);
-    const uint32_t *words = (const uint32_t *)args->mask + (request->first_row + row) * stride;
-    for (int j = 0; j < drafts; j++) view[j] = words[j / 32] >> (j % 32) & 1;
-  } else {
-    const int32_t *parents = (const int32_t *)args->mask + request->first_row;
-    if (parents[row] == -2) return false;
-    for (int node = row; node >= 0; node = parents[node])
-      if (node < drafts) view[node] = 1;
+// Where a row of the mask begins, in its elements; draft 0 comes first.
+static int64_t mask_row(const dw_shape *shape, const dw_args *args, const dw__request *request, int row) {
+  int64_t width = row_width(shape, args), row_stride = or_else(args->mask_row_stride, width);
+  int64_t request_stride = args->mask_shared ? 0 : or_else(args->mask_request_stride, width * row_stride);
+  int64_t tokens = (int64_t)request->prefix + request->rows;
+  switch (args->mask_kind) {
+    case DW_MASK_BITS: return (request->first_row + row) * or_else(args->mask_row_stride, (width + 31) / 32);
+    case DW_MASK_BYTES_QLEN:
+    case DW_MASK_BIAS_F32: return request->index * request_stride + row * row_stride;
+    case DW_MASK_BYTES_FULL: return args->mask_indptr[request->index] + row * tokens + request->prefix;
+    default: return 0;
   }
+}
+
+// Masks that say for each row and draft whether it is seen; `at` is where the row begins.
+static bool says(const dw_args *args, int64_t at, int row, int draft) {
+  switch (args->mask_kind) {
+    case DW_MASK_BITS: return ((const uint32_t *)args->mask)[at + draft / 32] >> (draft % 32) & 1;
+    case DW_MASK_BYTES_QLEN:
+    case DW_MASK_BYTES_FULL: return ((const unsigned char *)args->mask)[at + draft] != 0;
+    case DW_MASK_BIAS_F32: return ((const float *)args->mask)[at + draft] == 0;
+    default: return draft <= row;
+  }
+}
+
+// A row's view of its request's drafts, a byte each, as the mask says. False: a dead node, which sees nothing at all.
+static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
+  memset(view, 0, (size_t)request->rows);
+  if (args->mask_kind == DW_MASK_PARENTS) {
+    const int32_t *parents = (const int32_t *)args->mask + request->first_row;
+    for (int node = row; node >= 0; node = parents[node]) view[node] = parents[row] != -2;
+    return parents[row] != -2;
+  }
+  int64_t at = mask_row(shape, args, request, row);
+  for (int j = 0; j < request->rows; j++) view[j] = says(args, at, row, j);
   return true;
 }
 
@@ -90,7 +109,7 @@ typedef struct item {
   float *q;                   // [ITEM_MOST, qk], rows past count are 0
   float *kv;                  // [BLOCK, qk], rows past tokens are 0
   unsigned char *seen;        // [ITEM_MOST, BLOCK]
-  unsigned char *views;       // [rows of the item, drafts]
+  unsigned char *views;       // [rows of the item, rows of the request]
   unsigned char live[ITEM_MOST];
   double most[ITEM_MOST], sum[ITEM_MOST];  // softmax: running maximum of the scores, sum of exp(score - maximum)
   void *wide_q, *wide_kv;                  // the same as q and kv in the arithmetic's type
@@ -142,10 +161,10 @@ static void load_q(item *work, const dw__request *request) {
 }
 
 static void load_views(item *work, const dw__request *request) {
-  int heads = work->job->shape->heads, drafts = request->tokens - request->prefix;
+  int heads = work->job->shape->heads;
   int first = work->first / heads, last = (work->first + work->count - 1) / heads;
   for (int row = first; row <= last; row++) {
-    unsigned char *view = work->views + (size_t)(row - first) * (size_t)drafts;
+    unsigned char *view = work->views + (size_t)(row - first) * (size_t)request->rows;
     bool live = view_of(work->job->shape, work->job->args, request, row, view);
     for (int i = 0; i < work->count; i++)
       if ((work->first + i) / heads == row) work->live[i] = live;
@@ -154,14 +173,14 @@ static void load_views(item *work, const dw__request *request) {
 
 static void load_block(item *work, const dw__request *request, int token) {
   const dw_shape *shape = work->job->shape;
-  int heads = shape->heads, drafts = request->tokens - request->prefix, first_row = work->first / heads;
+  int heads = shape->heads, first_row = work->first / heads;
   size_t qk = (size_t)shape->head_dim_qk;
   work->tokens = request->tokens - token < BLOCK ? request->tokens - token : BLOCK;
   for (int j = 0; j < work->tokens; j++)
     load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)qk, work->kv + (size_t)j * qk);
   memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)drafts;
+    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)request->rows;
     for (int j = 0; j < work->tokens; j++)
       work->seen[i * BLOCK + j] = work->live[i] && (token + j < request->prefix || view[token + j - request->prefix]);
   }
@@ -354,6 +373,40 @@ static dw_status check_parents(const int32_t *parents, int request, int rows, dw
   return DW_OK;
 }
 
+static dw_status check_bias(const dw_shape *shape, const dw_args *args, const dw__request *request, dw_error *error) {
+  for (int i = 0; i < request->rows; i++)
+    for (int j = 0; j < request->rows; j++) {
+      float value = ((const float *)args->mask)[mask_row(shape, args, request, i) + j];
+      if (value == 0 || value == -INFINITY) continue;
+      char field[64], found[32];
+      snprintf(field, sizeof field, "mask: request %d, row %d, draft %d", request->index, i, j);
+      snprintf(found, sizeof found, "%g", (double)value);
+      return dw__fail(error, DW_BAD_ARGUMENT, field, found, "0 or -inf", "a bias says whether a row sees a draft");
+    }
+  return DW_OK;
+}
+
+static dw_status check_mask_indptr(const dw_args *args, const dw__request *request, dw_error *error) {
+  const int64_t *indptr = args->mask_indptr + request->index;
+  int64_t need = (int64_t)request->rows * ((int64_t)request->prefix + request->rows);
+  char field[48], allowed[48];
+  snprintf(field, sizeof field, "mask_indptr[%d]", request->index + 1);
+  snprintf(allowed, sizeof allowed, "at least %lld", (long long)(indptr[0] + need));
+  if (indptr[0] < 0 || indptr[1] - indptr[0] < need)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, indptr[1], allowed, "rows x (prefix + rows) bytes a request");
+  return DW_OK;
+}
+
+static dw_status check_mask(const dw_shape *shape, const dw_args *args, const dw__request *request, dw_error *error) {
+  switch (args->mask_kind) {
+    case DW_MASK_PARENTS:
+      return check_parents((const int32_t *)args->mask + request->first_row, request->index, request->rows, error);
+    case DW_MASK_BYTES_FULL: return check_mask_indptr(args, request, error);
+    case DW_MASK_BIAS_F32: return check_bias(shape, args, request, error);
+    default: return DW_OK;
+  }
+}
+
 static dw_status check_request(const dw_shape *shape, const dw_args *args, int index, dw_error *error) {
   char field[48];
   dw__request request = dw__oracle_request(shape, args, index);
@@ -366,8 +419,7 @@ static dw_status check_request(const dw_shape *shape, const dw_args *args, int i
   if (args->addressing == DW_BLOCK_TABLE && (request.tokens + shape->page - 1) / shape->page > args->table_columns)
     return dw__fail_int(error, DW_BAD_ARGUMENT, field, args->kv_len[index], "table_columns x page",
                         "longer than its table row");
-  if (args->mask_kind != DW_MASK_PARENTS) return DW_OK;
-  return check_parents((const int32_t *)args->mask + request.first_row, index, request.rows, error);
+  return check_mask(shape, args, &request, error);
 }
 
 static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *error) {
@@ -376,6 +428,9 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
   if (shape->attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (args->batch < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", args->batch, "0 or more", "requests of the call");
+  if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_BIAS_F32)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)args->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
+                        "the form of the mask");
   const struct {
     const char *name;
     const void *pointer;
@@ -388,6 +443,7 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
     {"kv_indices", args->kv_indices, args->addressing == DW_CSR},
     {"block_table", args->block_table, args->addressing == DW_BLOCK_TABLE},
     {"mask", args->mask, args->mask_kind != DW_MASK_NONE},
+    {"mask_indptr", args->mask_indptr, args->mask_kind == DW_MASK_BYTES_FULL},
   };
   for (size_t i = 0; i < DW__COUNT(pointers); i++)
     if (pointers[i].needed && !pointers[i].pointer)

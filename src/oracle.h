@@ -13,6 +13,7 @@ dw_status dw__oracle_plain(const dw_shape *shape, const dw_args *args, int threa
 
 // Rows and tokens of one request, as the lengths and row offsets in args say.
 typedef struct dw__request {
+  int index;
   int first_row, rows;
   int prefix;  // committed tokens, visible to every live row
   int tokens;  // prefix and the drafts that are there

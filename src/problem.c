@@ -13,7 +13,10 @@
 
 // ---- checks ---------------------------------------------------------------------------------------------------
 
-static int rows_of(const dw__problem_spec *spec, int request) { return spec->rows ? spec->rows[request] : spec->shape.width; }
+static int width_of(const dw__problem_spec *spec) { return spec->width ? spec->width : spec->shape.width; }
+static int rows_of(const dw__problem_spec *spec, int request) { return spec->rows ? spec->rows[request] : width_of(spec); }
+
+static bool is_matrix(dw_mask kind) { return kind == DW_MASK_BYTES_QLEN || kind == DW_MASK_BIAS_F32; }
 
 static dw_status check_request(const dw__problem_spec *spec, int request, dw_error *error) {
   char field[48], allowed[48];
@@ -21,15 +24,28 @@ static dw_status check_request(const dw__problem_spec *spec, int request, dw_err
   if (spec->prefix[request] < 0)
     return dw__fail_int(error, DW_BAD_ARGUMENT, field, spec->prefix[request], "0 or more", "committed tokens");
   snprintf(field, sizeof field, "rows[%d]", request);
-  snprintf(allowed, sizeof allowed, "0 to %d", spec->shape.width);
+  snprintf(allowed, sizeof allowed, "0 to %d", width_of(spec));
   int rows = rows_of(spec, request);
-  if (rows < 0 || rows > spec->shape.width)
-    return dw__fail_int(error, DW_BAD_ARGUMENT, field, rows, allowed, "drafts of a request, at most the shape's width");
+  if (rows < 0 || rows > width_of(spec))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, rows, allowed, "drafts of a request, at most the width");
+  return DW_OK;
+}
+
+static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
+  if (spec->width < 0 || spec->width > spec->shape.width)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "width", spec->width, "0 to the shape's", "rows a request");
+  if ((int)spec->mask_kind < 0 || spec->mask_kind > DW_MASK_BIAS_F32)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)spec->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
+                        "the form of the mask");
+  if (spec->mask_shared && (!is_matrix(spec->mask_kind) || !spec->one_tree))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_shared", spec->mask_shared, "0, or one_tree and BYTES_QLEN or BIAS_F32",
+                        "one matrix for all requests");
   return DW_OK;
 }
 
 static dw_status check(const dw__problem_spec *spec, dw_error *error) {
   dw_status status = dw_shape_check(&spec->shape, error);
+  if (!status) status = check_mask(spec, error);
   if (status) return status;
   if (spec->shape.attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
@@ -63,7 +79,7 @@ typedef struct maker {
   int taken;
 } maker;
 
-enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS };
+enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK };
 
 // An own stream of random numbers for each thing, so that contents do not depend on the order of making.
 static uint64_t stream(const maker *make, int kind, int request, int i) {
@@ -180,25 +196,26 @@ static void make_lengths(maker *make) {
   }
 }
 
-static void make_tree(const maker *make, int request, int *parents) {
-  const dw__problem_spec *spec = &make->problem->spec;
-  int nodes = make->problem->rows[request];
-  uint64_t seed = stream(make, STREAM_TREE, request, 0);
-  if (spec->tree == DW__TREE_RANDOM) dw__tree_random(&seed, nodes, parents);
-  for (int i = 0; i < nodes && spec->tree != DW__TREE_RANDOM; i++)
-    parents[i] = i == 0 ? -1 : spec->tree == DW__TREE_STAR ? 0 : i - 1;
-}
-
 // A dead node's children move up to its parent: a dead node has none.
-static void make_dead(const maker *make, int request, int *parents) {
-  int nodes = make->problem->rows[request];
-  uint64_t seed = stream(make, STREAM_DEAD, request, 0);
+static void make_dead(uint64_t seed, int nodes, int *parents) {
   for (int i = 0; i < nodes; i++) {
     if (dw__random_below(&seed, 8)) continue;
     for (int j = i + 1; j < nodes; j++)
       if (parents[j] == i) parents[j] = parents[i];
     parents[i] = -2;
   }
+}
+
+// The first nodes of a larger tree are the smaller one of the same seed.
+static void make_tree(const maker *make, int request, int *parents) {
+  const dw__problem_spec *spec = &make->problem->spec;
+  int nodes = make->problem->rows[request], tree = spec->one_tree ? 0 : request;
+  bool random = spec->tree == DW__TREE_RANDOM && spec->mask_kind != DW_MASK_NONE;
+  bool star = spec->tree == DW__TREE_STAR && spec->mask_kind != DW_MASK_NONE;
+  uint64_t seed = stream(make, STREAM_TREE, tree, 0);
+  if (random) dw__tree_random(&seed, nodes, parents);
+  for (int i = 0; i < nodes && !random; i++) parents[i] = i == 0 ? -1 : star ? 0 : i - 1;
+  if (spec->dead_nodes && spec->mask_kind == DW_MASK_PARENTS) make_dead(stream(make, STREAM_DEAD, tree, 0), nodes, parents);
 }
 
 // Bits of drafts that the request does not have are set, since they must not matter.
@@ -208,26 +225,115 @@ static void make_bits(const int *parents, int nodes, int words, uint32_t *rows) 
     for (int j = nodes; j < 32 * words; j++) rows[(size_t)i * (size_t)words + (size_t)j / 32] |= 1u << (j % 32);
 }
 
-static void make_mask(maker *make) {
+// Masks of an element a draft. Any byte that is not 0 says "sees".
+static void put_element(const maker *make, int64_t at, bool sees, uint64_t *dice) {
+  const dw_args *args = &make->problem->args;
+  static const uint8_t yes[] = {1, 0xFF, 0x80, 2};
+  if (make->problem->spec.mask_kind == DW_MASK_BIAS_F32) ((float *)(uintptr_t)args->mask)[at] = sees ? 0 : -INFINITY;
+  else ((uint8_t *)(uintptr_t)args->mask)[at] = sees ? yes[dw__random_below(dice, 4)] : 0;
+}
+
+static void make_elements(maker *make, size_t count) {
+  dw__problem *problem = make->problem;
+  bool floats = problem->spec.mask_kind == DW_MASK_BIAS_F32;
+  uint64_t dice = stream(make, STREAM_MASK, 0, 0);
+  void *mask = array(make, count * (floats ? sizeof(float) : 1), &problem->mask_bytes);
+  problem->args.mask = mask;
+  for (size_t i = 0; i < count && mask && !floats; i++) ((uint8_t *)mask)[i] = (uint8_t)(dw__random(&dice) & 3);
+  for (size_t i = 0; i < count && mask && floats; i++)
+    ((float *)mask)[i] = (const float[]){0, NAN, 1e30f, INFINITY}[dw__random_below(&dice, 4)];
+}
+
+// BYTES_FULL: requests follow one another, at any byte.
+static void make_mask_indptr(maker *make) {
+  dw__problem *problem = make->problem;
+  int batch = problem->spec.batch, gap = problem->spec.strided ? 3 : 0;
+  int64_t *indptr = array(make, ((size_t)batch + 1) * sizeof *indptr, NULL);
+  problem->args.mask_indptr = indptr;
+  if (!indptr) return;
+  indptr[0] = gap;
+  for (int b = 0; b < batch; b++) {
+    int64_t tokens = (int64_t)problem->prefix[b] + problem->rows[b];
+    indptr[b + 1] = indptr[b] + problem->rows[b] * tokens + (b + 1 < batch ? gap : 0);
+  }
+}
+
+// Rows of a request lie `row` elements apart from `first` on, which is draft 0 of row 0.
+typedef struct matrix {
+  int64_t first, row;
+} matrix;
+
+static matrix matrix_of(const dw__problem *problem, int request) {
+  const dw_args *args = &problem->args;
+  if (problem->spec.mask_kind == DW_MASK_BYTES_FULL) {
+    int prefix = problem->prefix[request];
+    return (matrix){args->mask_indptr[request] + prefix, (int64_t)prefix + problem->rows[request]};
+  }
+  int width = width_of(&problem->spec);
+  int64_t row = or_else(args->mask_row_stride, width);
+  return (matrix){problem->spec.mask_shared ? 0 : request * or_else(args->mask_request_stride, width * row), row};
+}
+
+static void make_matrix_strides(maker *make) {
+  const dw__problem_spec *spec = &make->problem->spec;
+  dw_args *args = &make->problem->args;
+  args->mask_shared = spec->mask_shared;
+  if (!spec->strided) return;
+  args->mask_row_stride = width_of(spec) + 3;
+  args->mask_request_stride = width_of(spec) * args->mask_row_stride + 5;
+}
+
+static void make_matrices(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
-  if (spec->mask_kind == DW_MASK_NONE) return;
+  int width = width_of(spec), words = (width + 31) / 32;
+  if (spec->mask_kind == DW_MASK_BYTES_FULL) {
+    make_mask_indptr(make);
+    make_elements(make, make->failed ? 0 : (size_t)problem->args.mask_indptr[spec->batch]);
+  } else {
+    make_matrix_strides(make);
+    matrix last = matrix_of(problem, spec->batch - 1);
+    make_elements(make, (size_t)last.first + extent(width, last.row, 1, 1, width));
+  }
+  int *parents = scratch(make, (size_t)width, sizeof *parents);
+  uint32_t *bits = scratch(make, (size_t)width * (size_t)words, sizeof *bits);
+  for (int b = 0; b < spec->batch && !make->failed; b++) {
+    matrix own = matrix_of(problem, b);
+    uint64_t dice = stream(make, STREAM_MASK, b, 1);
+    make_tree(make, b, parents);
+    dw__tree_masks(parents, problem->rows[b], words, NULL, bits, NULL);
+    for (int i = 0; i < problem->rows[b]; i++)
+      for (int j = 0; j < problem->rows[b]; j++)
+        put_element(make, own.first + i * own.row + j, bits[i * words + j / 32] >> (j % 32) & 1, &dice);
+  }
+  dw__release(bits);
+  dw__release(parents);
+}
+
+static void make_rows_of_words(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
   int words = 1;
   if (spec->mask_kind == DW_MASK_BITS) {
-    words = (spec->shape.width + 31) / 32;
+    words = (width_of(spec) + 31) / 32;
     if (spec->strided) problem->args.mask_row_stride = words += 2;
   }
   uint32_t *mask = array(make, (size_t)problem->total_q * (size_t)words * sizeof *mask, &problem->mask_bytes);
-  int *parents = scratch(make, (size_t)spec->shape.width, sizeof *parents);
+  int *parents = scratch(make, (size_t)width_of(spec), sizeof *parents);
   problem->args.mask = mask;
   for (int b = 0; b < spec->batch && !make->failed; b++) {
     make_tree(make, b, parents);
-    if (spec->dead_nodes && spec->mask_kind == DW_MASK_PARENTS) make_dead(make, b, parents);
     if (spec->mask_kind == DW_MASK_BITS) make_bits(parents, problem->rows[b], words, mask);
     else memcpy(mask, parents, (size_t)problem->rows[b] * sizeof *parents);
     mask += (size_t)problem->rows[b] * (size_t)words;
   }
   dw__release(parents);
+}
+
+static void make_mask(maker *make) {
+  dw_mask kind = make->problem->spec.mask_kind;
+  if (kind == DW_MASK_PARENTS || kind == DW_MASK_BITS) make_rows_of_words(make);
+  else if (kind != DW_MASK_NONE) make_matrices(make);
 }
 
 // ---- the pool and the ways to name its places -----------------------------------------------------------------
@@ -345,6 +451,7 @@ static void make_scalars(maker *make) {
   problem->args.size = sizeof problem->args;
   problem->args.batch = spec->batch;
   problem->args.total_q = problem->total_q;
+  problem->args.width = spec->width;
   problem->args.addressing = spec->addressing;
   problem->args.index64 = spec->addressing == DW_CSR && spec->index64;
   problem->args.lengths_include_drafts = spec->lengths_include_drafts;

@@ -1,7 +1,7 @@
 // A tree-verify problem with random contents in host memory: everything dw_args points at, and the fp64 answer. Used by
 // `draftwood verify`, the tests and the benchmarks. Everything that must not matter is poisoned with NaN: unreferenced slots and
-// pages, the pool's tail, slots past a request's length inside its last page, spare columns; every array ends at a guard page
-// or guard zone.
+// pages, the pool's tail, slots past a request's length inside its last page, spare columns. Elements of a mask that must not
+// matter say anything, so that who reads them sees too much or too little. Every array ends at a guard page or guard zone.
 #ifndef DRAFTWOOD_PROBLEM_H
 #define DRAFTWOOD_PROBLEM_H
 
@@ -13,9 +13,12 @@ typedef struct dw__problem_spec {
   dw_shape shape;
   int batch;
   const int *prefix;  // [batch] committed tokens
-  const int *rows;    // [batch] drafts of each request, 0 to shape.width; NULL: shape.width each, and qo_indptr NULL
+  const int *rows;    // [batch] drafts of each request, 0 to width; NULL: width each, and qo_indptr NULL
+  int width;          // of the call, args.width; 0: the shape's
   dw_mask mask_kind;
   dw__tree_kind tree;
+  int one_tree;     // all requests have the first one's tree, as far as their rows go
+  int mask_shared;  // BYTES_QLEN, BIAS: and one matrix; goes with one_tree
   dw_addressing addressing;
   int index64;
   int lengths_include_drafts;

@@ -248,6 +248,21 @@ static const void *skip_bytes(const void *at, int64_t bytes, size_t *size) {
   return (const char *)at + bytes;
 }
 
+// The masks of requests from `first` on, whose first row is `row`.
+static void skip_mask(dw__problem *part, int first, int64_t row) {
+  dw_args *a = &part->args;
+  int64_t width = a->width ? a->width : part->spec.shape.width, row_stride = or_else(a->mask_row_stride, width), bytes = 0;
+  switch (a->mask_kind) {
+    case DW_MASK_PARENTS: bytes = row * 4; break;
+    case DW_MASK_BITS: bytes = row * or_else(a->mask_row_stride, (width + 31) / 32) * 4; break;
+    case DW_MASK_BYTES_QLEN: bytes = first * or_else(a->mask_request_stride, width * row_stride); break;
+    case DW_MASK_BIAS_F32: bytes = first * or_else(a->mask_request_stride, width * row_stride) * 4; break;
+    default: break;
+  }
+  a->mask = skip_bytes(a->mask, a->mask_shared ? 0 : bytes, &part->mask_bytes);
+  if (a->mask_indptr) a->mask_indptr += first;
+}
+
 dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *indptr) {
   dw__problem part = *whole;
   const dw_shape *shape = &whole->spec.shape;
@@ -255,8 +270,7 @@ dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *ind
   int64_t row = kt_first_row(whole, first), index_size = a->index64 ? 8 : 4;
   int64_t q_row = or_else(a->q_row_stride, shape->heads * or_else(a->q_head_stride, shape->head_dim_qk));
   int64_t out_row = or_else(a->out_row_stride, shape->heads * or_else(a->out_head_stride, shape->head_dim_v));
-  int64_t lse_row = or_else(a->lse_row_stride, shape->heads), words = 1;
-  if (a->mask_kind == DW_MASK_BITS) words = or_else(a->mask_row_stride, ((a->width ? a->width : shape->width) + 31) / 32);
+  int64_t lse_row = or_else(a->lse_row_stride, shape->heads);
   for (int b = 0; b <= count; b++) {
     dw__request r = dw__oracle_request(shape, a, first + (b < count ? b : count - 1));
     indptr[b] = r.first_row - (int)row + (b < count ? 0 : r.rows);
@@ -264,7 +278,7 @@ dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *ind
   a->q = skip_bytes(a->q, row * q_row * 2, &part.q_bytes);
   a->out = (void *)(uintptr_t)skip_bytes(a->out, row * out_row * (int64_t)dw__dtype_size(shape->out), &part.out_bytes);
   a->lse = (float *)(uintptr_t)skip_bytes(a->lse, row * lse_row * 4, &part.lse_bytes);
-  a->mask = skip_bytes(a->mask, row * words * 4, &part.mask_bytes);
+  skip_mask(&part, first, row);
   a->draft_slots = skip_bytes(a->draft_slots, row * index_size, &part.draft_slots_bytes);
   if (a->block_table)
     a->block_table =
@@ -285,9 +299,30 @@ uint32_t *kt_mask_row(const dw__problem *problem, int row) {
   return (uint32_t *)(uintptr_t)a->mask + row * or_else(a->mask_row_stride, (width + 31) / 32);
 }
 
+// Where the matrix of a request begins, and how far apart its rows are; in elements.
+static int64_t mask_matrix(const dw__problem *problem, int request, int64_t *row_stride) {
+  const dw_args *a = &problem->args;
+  int64_t width = a->width ? a->width : problem->spec.shape.width;
+  dw__request r = dw__oracle_request(&problem->spec.shape, a, request);
+  if (a->mask_kind == DW_MASK_BYTES_FULL) {
+    *row_stride = (int64_t)r.prefix + r.rows;
+    return a->mask_indptr[request] + r.prefix;
+  }
+  *row_stride = or_else(a->mask_row_stride, width);
+  return a->mask_shared ? 0 : request * or_else(a->mask_request_stride, width * *row_stride);
+}
+
 void kt_see(const dw__problem *problem, int request, int node, int draft, bool sees) {
-  uint32_t *word = kt_mask_row(problem, kt_first_row(problem, request) + node) + draft / 32, bit = 1u << draft % 32;
-  *word = sees ? *word | bit : *word & ~bit;
+  void *mask = (void *)(uintptr_t)problem->args.mask;
+  int64_t row_stride = 0, at = 0;
+  if (problem->args.mask_kind == DW_MASK_BITS) {
+    uint32_t *word = kt_mask_row(problem, kt_first_row(problem, request) + node) + draft / 32, bit = 1u << draft % 32;
+    *word = sees ? *word | bit : *word & ~bit;
+    return;
+  }
+  at = mask_matrix(problem, request, &row_stride) + node * row_stride + draft;
+  if (problem->args.mask_kind == DW_MASK_BIAS_F32) ((float *)mask)[at] = sees ? 0 : -INFINITY;
+  else ((uint8_t *)mask)[at] = sees;
 }
 
 uint16_t *kt_token(const dw__problem *problem, int request, int token) {

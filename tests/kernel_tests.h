@@ -79,6 +79,7 @@ int kt_first_row(const dw__problem *problem, int request);
 static inline int32_t *kt_lengths(const dw__problem *p) { return (int32_t *)(uintptr_t)p->args.kv_len; }
 static inline int32_t *kt_parents(const dw__problem *p) { return (int32_t *)(uintptr_t)p->args.mask; }
 uint32_t *kt_mask_row(const dw__problem *problem, int row);  // BITS
+// BITS, BYTES, BIAS.
 void kt_see(const dw__problem *problem, int request, int node, int draft, bool sees);
 uint16_t *kt_token(const dw__problem *problem, int request, int token);
 void kt_fill_token(const dw__problem *problem, int request, int token, double value);

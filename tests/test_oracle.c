@@ -435,31 +435,86 @@ static void check_same(const dw__problem *base, const dw__problem_spec *spec) {
   dw__problem_free(problem);
 }
 
-// Each row by the plain formula, from the arguments of a tight CSR problem with 32-bit indices.
-static void check_by_formula(const dw__problem *p) {
+// ---- the contract in plain words ------------------------------------------------------------------------------
+// Each row from what the arguments say, by the shortest way there is: the oracle's judge. Nothing of it is the oracle's.
+
+static int64_t stride_or(int64_t given, int64_t tight) { return given ? given : tight; }
+
+static int call_width(const dw__problem *p) { return p->args.width ? p->args.width : p->spec.shape.width; }
+
+// Row i of request b, whose first row is `first`: what does its mask say of draft j?
+static bool mask_says(const dw__problem *p, int b, int first, int i, int j) {
+  const dw_args *a = &p->args;
+  int64_t width = call_width(p), row = stride_or(a->mask_row_stride, width);
+  int64_t matrix = a->mask_shared ? 0 : b * stride_or(a->mask_request_stride, width * row), columns = p->prefix[b] + p->rows[b];
+  if (a->mask_kind == DW_MASK_NONE) return j <= i;
+  if (a->mask_kind == DW_MASK_PARENTS) return sees((const int *)a->mask + first, i, j);
+  if (a->mask_kind == DW_MASK_BYTES_QLEN) return ((const uint8_t *)a->mask)[matrix + i * row + j];
+  if (a->mask_kind == DW_MASK_BIAS_F32) return ((const float *)a->mask)[matrix + i * row + j] > -1;
+  if (a->mask_kind == DW_MASK_BYTES_FULL) return ((const uint8_t *)a->mask)[a->mask_indptr[b] + i * columns + p->prefix[b] + j];
+  row = stride_or(a->mask_row_stride, (width + 31) / 32);
+  return ((const uint32_t *)a->mask)[(first + i) * row + j / 32] >> (j % 32) & 1;
+}
+
+static int64_t slot_of(const dw__problem *p, int b, int first, int token) {
+  const dw_args *a = &p->args;
+  int page = p->spec.shape.page;
+  if (a->addressing == DW_BLOCK_TABLE)
+    return (int64_t)a->block_table[b * stride_or(a->block_table_stride, a->table_columns) + token / page] * page + token % page;
+  bool apart = a->draft_slots && token >= p->prefix[b];
+  const void *list = apart ? a->draft_slots : a->kv_indices;
+  int64_t at = apart ? first + token - p->prefix[b] : a->kv_indptr[b] + token;
+  return a->index64 ? ((const int64_t *)list)[at] : ((const int32_t *)list)[at];
+}
+
+static double q_element(const dw__problem *p, int row, int head, int d) {
+  const dw_args *a = &p->args;
+  const dw_shape *s = &p->spec.shape;
+  int64_t head_stride = stride_or(a->q_head_stride, s->head_dim_qk);
+  int64_t at = row * stride_or(a->q_row_stride, s->heads * head_stride) + head * head_stride + d;
+  return value_of(s->q, ((const uint16_t *)a->q)[at]);
+}
+
+static double kv_element(const dw__problem *p, int64_t slot, int d) {
+  const dw_args *a = &p->args;
+  const dw_shape *s = &p->spec.shape;
+  int64_t token_stride = stride_or(a->kv_token_stride, s->head_dim_qk);
+  int64_t at = slot / s->page * stride_or(a->kv_page_stride, s->page * token_stride) + slot % s->page * token_stride + d;
+  return value_of(s->kv, ((const uint16_t *)a->kv)[at]);
+}
+
+static bool row_sees(const dw__problem *p, int b, int first, int i, int token) {
+  return token < p->prefix[b] || mask_says(p, b, first, i, token - p->prefix[b]);
+}
+
+static bool row_is_dead(const dw__problem *p, int row) {
+  return p->args.mask_kind == DW_MASK_PARENTS && ((const int *)p->args.mask)[row] == -2;
+}
+
+static void check_vector(const dw__problem *p, int b, int first, int i, int head) {
   const dw_shape *shape = &p->spec.shape;
-  const uint16_t *q = p->args.q, *kv = p->args.kv;
-  size_t qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
-  for (int b = 0, row = 0; b < p->spec.batch; b++)
-    for (int r = 0; r < p->rows[b]; r++, row++)
-      for (int h = 0; h < shape->heads; h++) {
-        double sum = 0, out[64] = {0};
-        const uint16_t *query = q + (size_t)(row * shape->heads + h) * qk;
-        for (int j = 0; j < p->prefix[b] + p->rows[b]; j++) {
-          const int *parents = (const int *)p->args.mask + row - r;
-          if (parents[r] == -2 || (j >= p->prefix[b] && !sees(parents, r, j - p->prefix[b]))) continue;
-          const uint16_t *token = kv + (size_t)((const int32_t *)p->args.kv_indices)[p->args.kv_indptr[b] + j] * qk;
-          double score = 0;
-          for (size_t d = 0; d < qk; d++) score += value_of(shape->q, query[d]) * value_of(shape->kv, token[d]);
-          double weight = exp(score * (double)p->args.softmax_scale);
-          sum += weight;
-          for (size_t d = 0; d < v; d++) out[d] += weight * value_of(shape->kv, token[d]);
-        }
-        size_t vector = (size_t)(row * shape->heads + h);
-        if (sum == 0) assert_true(p->lse64[vector] == -INFINITY);
-        if (sum > 0) assert_near(p->lse64[vector], log2(sum), 1e-12);
-        for (size_t d = 0; d < v; d++) assert_near(p->out64[vector * v + d], sum > 0 ? out[d] / sum : 0, 1e-12);
-      }
+  int tokens = p->prefix[b] + p->rows[b], v = shape->head_dim_v;
+  double sum = 0, out[64] = {0};
+  for (int t = 0; t < tokens && !row_is_dead(p, first + i); t++) {
+    if (!row_sees(p, b, first, i, t)) continue;
+    int64_t slot = slot_of(p, b, first, t);
+    double score = 0;
+    for (int d = 0; d < shape->head_dim_qk; d++) score += q_element(p, first + i, head, d) * kv_element(p, slot, d);
+    double weight = exp(score * (double)p->args.softmax_scale);
+    sum += weight;
+    for (int d = 0; d < v; d++) out[d] += weight * kv_element(p, slot, d);
+  }
+  int vector = (first + i) * shape->heads + head;
+  double unit = p->args.lse_base_e ? 1 : log(2);
+  if (sum == 0) assert_true(p->lse64[vector] == -INFINITY);
+  if (sum > 0) assert_near(p->lse64[vector], log(sum) / unit, 1e-11);
+  for (int d = 0; d < v; d++) assert_near(p->out64[vector * v + d], sum > 0 ? out[d] / sum : 0, 1e-12);
+}
+
+static void check_by_contract(const dw__problem *p) {
+  for (int b = 0, first = 0; b < p->spec.batch; first += p->rows[b++])
+    for (int i = 0; i < p->rows[b]; i++)
+      for (int head = 0; head < p->spec.shape.heads; head++) check_vector(p, b, first, i, head);
 }
 
 static void oracle_equals_the_formula(void **state) {
@@ -474,7 +529,47 @@ static void oracle_equals_the_formula(void **state) {
     spec.shape.q = round & 8 ? DW_F16 : DW_BF16;
     spec.shape.kv = round & 4 ? DW_F16 : DW_BF16;
     dw__problem *problem = solved(&spec);
-    check_by_formula(problem);
+    check_by_contract(problem);
+    dw__problem_free(problem);
+  }
+}
+
+static int pick(uint64_t *dice, int n) { return dw__random_below(dice, n); }
+
+static const dw_mask mask_kinds[] = {DW_MASK_NONE,       DW_MASK_PARENTS,    DW_MASK_BITS,
+                                     DW_MASK_BYTES_QLEN, DW_MASK_BYTES_FULL, DW_MASK_BIAS_F32};
+
+// Any problem there is, of the usual sizes.
+static dw__problem_spec random_spec(uint64_t *dice) {
+  dw__problem_spec spec = usual();
+  spec.seed = dw__random(dice);
+  spec.shape.page = (const int[]){1, 16, 64}[pick(dice, 3)];
+  spec.shape.width = (const int[]){9, 33, 40}[pick(dice, 3)];
+  spec.width = pick(dice, 2) ? 9 + pick(dice, spec.shape.width - 8) : 0;
+  if (pick(dice, 3) == 0) spec.rows = NULL;
+  spec.tree = (dw__tree_kind)pick(dice, 3);
+  spec.mask_kind = mask_kinds[pick(dice, 6)];
+  spec.one_tree = pick(dice, 2);
+  spec.mask_shared =
+    spec.one_tree && pick(dice, 2) && (spec.mask_kind == DW_MASK_BYTES_QLEN || spec.mask_kind == DW_MASK_BIAS_F32);
+  spec.dead_nodes = pick(dice, 2);
+  spec.addressing = pick(dice, 2) ? DW_BLOCK_TABLE : DW_CSR;
+  spec.index64 = pick(dice, 2);
+  spec.lengths_include_drafts = pick(dice, 2);
+  spec.draft_slots = spec.addressing == DW_CSR && !spec.lengths_include_drafts && pick(dice, 2);
+  spec.strided = pick(dice, 2);
+  spec.shuffle = pick(dice, 2);
+  spec.lse_base_e = pick(dice, 2);
+  return spec;
+}
+
+static void any_problem_has_the_answer_of_the_contract(void **state) {
+  (void)state;
+  for (int i = 0; i < 150; i++) {
+    uint64_t dice = (uint64_t)i;
+    dw__problem_spec spec = random_spec(&dice);
+    dw__problem *problem = solved(&spec);
+    check_by_contract(problem);
     dw__problem_free(problem);
   }
 }
@@ -498,24 +593,90 @@ static void addressing_forms_agree(void **state) {
   dw__problem_free(base);
 }
 
+// The same trees in all forms, and the answer of none but these trees.
 static void mask_forms_agree(void **state) {
   (void)state;
   for (int tree = DW__TREE_CHAIN; tree <= DW__TREE_STAR; tree++)
-    for (int width = 9; width <= 75; width += 33) {
-      const int rows[] = {width, width - 1, 0, 1, 9};
-      dw__problem_spec spec = usual();
-      spec.tree = (dw__tree_kind)tree;
-      spec.shape.width = width;
-      spec.rows = rows;
-      dw__problem *base = solved(&spec);
-      spec.mask_kind = DW_MASK_BITS;
-      check_same(base, &spec);
-      spec.strided = 1;
-      check_same(base, &spec);
-      spec.mask_kind = DW_MASK_NONE;
-      if (tree == DW__TREE_CHAIN) check_same(base, &spec);
-      dw__problem_free(base);
+    for (int width = 9; width <= 75; width += 33)
+      for (int form = 0; form < 24; form++) {
+        const int rows[] = {width, width - 1, 0, 1, 9};
+        dw__problem_spec spec = usual();
+        spec.tree = (dw__tree_kind)tree;
+        spec.shape.width = width;
+        spec.rows = rows;
+        spec.one_tree = form / 12;
+        dw__problem *base = solved(&spec);
+        spec.mask_kind = mask_kinds[form % 6];
+        spec.strided = form / 6 % 2;
+        if (tree == DW__TREE_CHAIN || spec.mask_kind != DW_MASK_NONE) check_same(base, &spec);
+        spec.shape.width = width + 40;
+        spec.width = width;
+        if (tree == DW__TREE_CHAIN || spec.mask_kind != DW_MASK_NONE) check_same(base, &spec);
+        spec.mask_shared = spec.one_tree && (spec.mask_kind == DW_MASK_BYTES_QLEN || spec.mask_kind == DW_MASK_BIAS_F32);
+        if (spec.mask_shared) check_same(base, &spec);
+        dw__problem_free(base);
+      }
+}
+
+// Elements as no tree has them: the diagonal off, later drafts seen.
+static void elements_are_taken_as_given(void **state) {
+  (void)state;
+  uint64_t dice = 5;
+  for (int form = 0; form < 2 * 4; form++) {
+    dw__problem_spec spec = usual();
+    spec.mask_kind = mask_kinds[2 + form % 4];
+    spec.strided = form / 4;
+    dw__problem *p = made(&spec);
+    void *mask = (void *)(uintptr_t)p->args.mask;
+    size_t elements = p->mask_bytes / (spec.mask_kind == DW_MASK_BITS || spec.mask_kind == DW_MASK_BIAS_F32 ? 4 : 1);
+    for (size_t i = 0; i < elements; i++) {
+      if (spec.mask_kind == DW_MASK_BITS) ((uint32_t *)mask)[i] = (uint32_t)dw__random(&dice);
+      else if (spec.mask_kind == DW_MASK_BIAS_F32) ((float *)mask)[i] = pick(&dice, 2) ? 0 : -INFINITY;
+      else ((uint8_t *)mask)[i] = pick(&dice, 2) ? (uint8_t)pick(&dice, 256) : 0;
     }
+    assert_int_equal(dw__problem_solve(p, 2, NULL), DW_OK);
+    check_by_contract(p);
+    dw__problem_free(p);
+  }
+}
+
+// One by one, what is no element of a row and a draft is there, says both "sees" and "does not", and does not matter.
+static void elements_that_must_not_matter(void **state) {
+  (void)state;
+  for (int form = 0; form < 12; form++) {
+    dw__problem_spec spec = usual();
+    spec.mask_kind = mask_kinds[3 + form % 3];
+    spec.strided = form / 3 % 2;
+    spec.one_tree = form / 6;
+    spec.mask_shared = spec.one_tree && spec.mask_kind != DW_MASK_BYTES_FULL;
+    dw__problem *p = solved(&spec), *other = made(&spec);
+    bool floats = spec.mask_kind == DW_MASK_BIAS_F32;
+    size_t elements = p->mask_bytes / (floats ? 4 : 1), seen = 0, unseen = 0, own = 0;
+    bool *used = calloc(elements, sizeof *used);
+    int64_t row_stride = stride_or(p->args.mask_row_stride, 9), matrix = stride_or(p->args.mask_request_stride, 9 * row_stride);
+    for (int b = 0; b < 5; b++)
+      for (int i = 0; i < p->rows[b]; i++)
+        for (int j = 0; j < p->rows[b]; j++) {
+          int64_t columns = p->prefix[b] + p->rows[b], at = (spec.mask_shared ? 0 : b * matrix) + i * row_stride + j;
+          if (spec.mask_kind == DW_MASK_BYTES_FULL) at = p->args.mask_indptr[b] + i * columns + p->prefix[b] + j;
+          own += !used[at];
+          used[at] = true;
+        }
+    for (size_t i = 0; i < elements; i++) {
+      if (used[i]) continue;
+      bool sees = floats ? !(((const float *)p->args.mask)[i] < 0) : ((const uint8_t *)p->args.mask)[i] != 0;
+      seen += sees, unseen += floats ? isnan(((const float *)p->args.mask)[i]) : !sees;
+      if (floats) ((float *)(uintptr_t)other->args.mask)[i] = sees ? -INFINITY : 0;
+      else ((uint8_t *)(uintptr_t)other->args.mask)[i] = !sees;
+    }
+    assert_int_equal(own, spec.mask_shared ? 81 : 81 + 16 + 1 + 49);
+    if (!spec.mask_shared || spec.strided) assert_true(seen > 5 && unseen > 5);
+    assert_int_equal(dw__problem_solve(other, 1, NULL), DW_OK);
+    assert_same_answer(p, other);
+    free(used);
+    dw__problem_free(p);
+    dw__problem_free(other);
+  }
 }
 
 static void uniform_rows_need_no_indptr(void **state) {
@@ -609,7 +770,7 @@ static void wide_trees_work(void **state) {
   spec.shape.heads = 1;
   spec.dead_nodes = 1;
   dw__problem *problem = solved(&spec);
-  check_by_formula(problem);
+  check_by_contract(problem);
   dw__problem_free(problem);
 }
 
@@ -692,12 +853,13 @@ static int touch(const void *at) {
 
 static void arrays_end_at_a_guard_page(void **state) {
   (void)state;
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 20; i++) {
     dw__problem_spec spec = usual();
     spec.strided = i & 1;
     spec.addressing = i & 2 ? DW_BLOCK_TABLE : DW_CSR;
     spec.lengths_include_drafts = 0;
     spec.draft_slots = spec.addressing == DW_CSR;
+    spec.mask_kind = mask_kinds[1 + i / 4];
     dw__problem *p = made(&spec);
     const struct {
       const void *at;
@@ -710,6 +872,7 @@ static void arrays_end_at_a_guard_page(void **state) {
       {p->args.qo_indptr, p->indptr_bytes},
       {p->args.kv_len, 5 * sizeof(int32_t)},
       {p->args.mask, p->mask_bytes},
+      {p->args.mask_indptr, spec.mask_kind == DW_MASK_BYTES_FULL ? 6 * sizeof(int64_t) : 0},
       {p->args.kv_indices, p->index_bytes},
       {p->args.block_table, p->table_bytes},
       {p->args.kv_indptr, spec.addressing == DW_CSR ? p->indptr_bytes : 0},
@@ -1007,6 +1170,16 @@ static void bad_specs_are_refused(void **state) {
   assert_refused(&spec, "draft_slots");
   spec = usual(), spec.shape.heads = 0;
   assert_refused(&spec, "heads");
+  spec = usual(), spec.width = 10;
+  assert_refused(&spec, "width");
+  spec = usual(), spec.width = 8;  // fewer than the first request has
+  assert_refused(&spec, "rows[0]");
+  spec = usual(), spec.mask_kind = (dw_mask)6;
+  assert_refused(&spec, "mask_kind");
+  spec = usual(), spec.mask_shared = spec.one_tree = 1;
+  assert_refused(&spec, "mask_shared");
+  spec = usual(), spec.mask_shared = 1, spec.mask_kind = DW_MASK_BYTES_QLEN;
+  assert_refused(&spec, "mask_shared");
   spec = usual();
   dw_preset_shape("qwen3-8b", &spec.shape, NULL);
   assert_refused(&spec, "attention");
@@ -1050,6 +1223,46 @@ static void oracle_refuses_bad_arguments(void **state) {
   assert_int_equal(dw__oracle_exact(&gqa, &p->args, 1, p->out64, p->lse64, &e), DW_NOT_APPLICABLE);
   p->args.batch = -1;
   assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
+  dw__problem_free(p);
+}
+
+// An argument changed back and forth: refused with this field and found value, or taken where `field` is NULL.
+static void assert_solves(dw__problem *p, const char *field, const char *found) {
+  dw_error e = {0};
+  dw_status status = dw__problem_solve(p, 1, &e);
+  if (!field) assert_done(status, &e);
+  if (!field) return;
+  assert_int_equal(status, DW_BAD_ARGUMENT);
+  assert_string_equal(e.field, field);
+  assert_string_equal(e.found, found);
+}
+
+static void oracle_refuses_bad_masks(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  spec.mask_kind = DW_MASK_BIAS_F32;
+  dw__problem *p = made(&spec);
+  float *bias = (float *)(uintptr_t)p->args.mask;
+  assert_solves(p, NULL, NULL);
+  bias[1 * 81 + 2 * 9 + 3] = 0.5f;
+  assert_solves(p, "mask: request 1, row 2, draft 3", "0.5");
+  bias[1 * 81 + 2 * 9 + 3] = NAN;
+  assert_solves(p, "mask: request 1, row 2, draft 3", "nan");
+  p->args.mask_kind = (dw_mask)6;
+  assert_solves(p, "mask_kind", "6");
+  dw__problem_free(p);
+
+  spec.mask_kind = DW_MASK_BYTES_FULL;
+  p = made(&spec);
+  int64_t *indptr = (int64_t *)(uintptr_t)p->args.mask_indptr, good = indptr[1];
+  assert_solves(p, NULL, NULL);
+  assert_int_equal(good, 9 * 79);
+  indptr[1] = good - 1;
+  assert_solves(p, "mask_indptr[1]", "710");
+  indptr[1] = good, indptr[0] = -1;
+  assert_solves(p, "mask_indptr[1]", "711");
+  p->args.mask_indptr = NULL;
+  assert_solves(p, "mask_indptr", "NULL");
   dw__problem_free(p);
 }
 
@@ -1102,7 +1315,10 @@ int main(void) {
     cmocka_unit_test(visible_nan_is_not_hidden),
     cmocka_unit_test(oracle_equals_the_formula),
     cmocka_unit_test(addressing_forms_agree),
+    cmocka_unit_test(any_problem_has_the_answer_of_the_contract),
     cmocka_unit_test(mask_forms_agree),
+    cmocka_unit_test(elements_are_taken_as_given),
+    cmocka_unit_test(elements_that_must_not_matter),
     cmocka_unit_test(uniform_rows_need_no_indptr),
     cmocka_unit_test(threads_do_not_change_a_bit),
     cmocka_unit_test(prefix_order_does_not_matter),
@@ -1126,6 +1342,7 @@ int main(void) {
     cmocka_unit_test(lse_is_optional),
     cmocka_unit_test(bad_specs_are_refused),
     cmocka_unit_test(oracle_refuses_bad_arguments),
+    cmocka_unit_test(oracle_refuses_bad_masks),
     cmocka_unit_test(lack_of_memory_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
