@@ -29,6 +29,8 @@ static dw_status put_all(dw__gpu *gpu, const dw__problem *problem, dw_args *args
     {args->out, (const void **)&args->out, problem->out_bytes},
     {args->lse, (const void **)&args->lse, problem->lse_bytes},
     {args->kv, &args->kv, problem->kv_bytes},
+    {args->q_rope, &args->q_rope, problem->q_rope_bytes},
+    {args->kv_rope, &args->kv_rope, problem->kv_rope_bytes},
     {args->qo_indptr, (const void **)&args->qo_indptr, (batch + 1) * sizeof(int32_t)},
     {args->kv_len, (const void **)&args->kv_len, batch * sizeof(int32_t)},
     {args->kv_indptr, (const void **)&args->kv_indptr, (batch + 1) * sizeof(int32_t)},

@@ -51,12 +51,33 @@ static int64_t slot_of(const dw_shape *shape, const dw_args *args, int index, in
   return index_at(args->kv_indices, args->index64, (int64_t)args->kv_indptr[index] + token);
 }
 
-const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
-  int64_t slot = slot_of(shape, args, index, token);
-  int64_t token_stride = or_else(args->kv_token_stride, shape->head_dim_qk);
-  int64_t page_stride = or_else(args->kv_page_stride, shape->page * token_stride);
+// A slot's place in a pool; strides of 0 are tight ones, for tokens of `size` elements.
+static const void *in_pool(const dw_shape *shape, const void *pool, int64_t slot, int64_t page_stride, int64_t token_stride,
+                           int size) {
+  token_stride = or_else(token_stride, size);
+  page_stride = or_else(page_stride, shape->page * token_stride);
   int64_t element = slot / shape->page * page_stride + slot % shape->page * token_stride;
-  return (const char *)args->kv + element * (int64_t)dw__dtype_size(shape->kv);
+  return (const char *)pool + element * (int64_t)dw__dtype_size(shape->kv);
+}
+
+const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
+  return in_pool(shape, args->kv, slot_of(shape, args, index, token), args->kv_page_stride, args->kv_token_stride,
+                 args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+}
+
+const void *dw__oracle_token_rope(const dw_shape *shape, const dw_args *args, int index, int token) {
+  if (!args->kv_rope)
+    return (const char *)dw__oracle_token(shape, args, index, token) + shape->head_dim_v * (int)dw__dtype_size(shape->kv);
+  return in_pool(shape, args->kv_rope, slot_of(shape, args, index, token), args->kv_rope_page_stride,
+                 args->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
+}
+
+// The vector of a row and a head in q or q_rope.
+static const void *in_q(const dw_shape *shape, const void *q, int64_t row, int head, int64_t row_stride, int64_t head_stride,
+                        int size) {
+  head_stride = or_else(head_stride, size);
+  row_stride = or_else(row_stride, shape->heads * head_stride);
+  return (const char *)q + (row * row_stride + head * head_stride) * (int64_t)dw__dtype_size(shape->q);
 }
 
 // Where a row of the mask begins, in its elements; draft 0 comes first.
@@ -149,14 +170,16 @@ static void load(dw_dtype type, const void *from, int n, float *to) {
 static void load_q(item *work, const dw__request *request) {
   const dw_shape *shape = work->job->shape;
   const dw_args *args = work->job->args;
-  int64_t head_stride = or_else(args->q_head_stride, shape->head_dim_qk);
-  int64_t row_stride = or_else(args->q_row_stride, shape->heads * head_stride);
+  int v = shape->head_dim_v, rope = shape->head_dim_qk - v, first = args->q_rope ? v : shape->head_dim_qk;
   memset(work->q, 0, ITEM_MOST * (size_t)shape->head_dim_qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    int row = (work->first + i) / shape->heads, head = (work->first + i) % shape->heads;
-    int64_t element = (request->first_row + row) * row_stride + head * head_stride;
-    const char *from = (const char *)args->q + element * (int64_t)dw__dtype_size(shape->q);
-    load(shape->q, from, shape->head_dim_qk, work->q + (size_t)i * (size_t)shape->head_dim_qk);
+    int head = (work->first + i) % shape->heads;
+    int64_t row = request->first_row + (work->first + i) / shape->heads;
+    float *to = work->q + (size_t)i * (size_t)shape->head_dim_qk;
+    load(shape->q, in_q(shape, args->q, row, head, args->q_row_stride, args->q_head_stride, first), first, to);
+    if (args->q_rope)
+      load(shape->q, in_q(shape, args->q_rope, row, head, args->q_rope_row_stride, args->q_rope_head_stride, rope), rope,
+           to + v);
   }
 }
 
@@ -174,10 +197,13 @@ static void load_views(item *work, const dw__request *request) {
 static void load_block(item *work, const dw__request *request, int token) {
   const dw_shape *shape = work->job->shape;
   int heads = shape->heads, first_row = work->first / heads;
-  size_t qk = (size_t)shape->head_dim_qk;
+  size_t qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
   work->tokens = request->tokens - token < BLOCK ? request->tokens - token : BLOCK;
-  for (int j = 0; j < work->tokens; j++)
-    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)qk, work->kv + (size_t)j * qk);
+  for (int j = 0; j < work->tokens; j++) {
+    float *to = work->kv + (size_t)j * qk;
+    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)v, to);
+    load(shape->kv, dw__oracle_token_rope(shape, work->job->args, work->request, token + j), (int)(qk - v), to + v);
+  }
   memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
     const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)request->rows;
@@ -428,6 +454,9 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
   if (shape->attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (args->batch < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", args->batch, "0 or more", "requests of the call");
+  if (shape->head_dim_qk == shape->head_dim_v && (args->q_rope || args->kv_rope))
+    return dw__fail(error, DW_BAD_ARGUMENT, args->q_rope ? "q_rope" : "kv_rope", "a pointer", "NULL",
+                    "qk is v: no part lies apart");
   if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_BIAS_F32)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)args->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
                         "the form of the mask");

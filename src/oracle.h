@@ -19,7 +19,9 @@ typedef struct dw__request {
   int tokens;  // prefix and the drafts that are there
 } dw__request;
 dw__request dw__oracle_request(const dw_shape *shape, const dw_args *args, int index);
-// Address of a request's token (prefix first, then drafts), of qk elements.
+// Address of a request's token (prefix first, then drafts), and of its last qk - v elements, which lie behind the v first ones or
+// apart.
 const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token);
+const void *dw__oracle_token_rope(const dw_shape *shape, const dw_args *args, int index, int token);
 
 #endif

@@ -31,6 +31,11 @@ static dw_status check_request(const dw__problem_spec *spec, int request, dw_err
   return DW_OK;
 }
 
+static dw_status check_rope(const dw__problem_spec *spec, dw_error *error) {
+  if (spec->shape.head_dim_qk > spec->shape.head_dim_v || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
+  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: no part lies apart");
+}
+
 static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
   if (spec->width < 0 || spec->width > spec->shape.width)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "width", spec->width, "0 to the shape's", "rows a request");
@@ -46,6 +51,7 @@ static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
 static dw_status check(const dw__problem_spec *spec, dw_error *error) {
   dw_status status = dw_shape_check(&spec->shape, error);
   if (!status) status = check_mask(spec, error);
+  if (!status) status = check_rope(spec, error);
   if (status) return status;
   if (spec->shape.attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
@@ -69,6 +75,12 @@ static dw_status check(const dw__problem_spec *spec, dw_error *error) {
 
 // ---- making ---------------------------------------------------------------------------------------------------
 
+// An array of 16-bit elements: pieces within pieces, such as heads within rows.
+typedef struct pieces {
+  uint16_t *at;
+  int64_t outer, inner;  // strides
+} pieces;
+
 // A problem on the way. Once an allocation has failed, `failed` is set; the steps after it have nothing to do.
 typedef struct maker {
   dw__problem *problem;
@@ -77,6 +89,7 @@ typedef struct maker {
   int pages, table_pages;  // of the pool; most pages of a request
   int *units;              // the pool's slots (CSR) or pages (block table) in the order in which requests take them
   int taken;
+  pieces kv, kv_rope;  // the pool
 } maker;
 
 enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK };
@@ -129,35 +142,60 @@ static void make_sizes(maker *make) {
   make->pages = pages + spec->spare_pages;
 }
 
+// Elements of a vector of q, or of a token: in its own array, and in the one apart.
+static int first_part(const dw_shape *shape, int apart) { return apart ? shape->head_dim_v : shape->head_dim_qk; }
+static int last_part(const dw_shape *shape) { return shape->head_dim_qk - shape->head_dim_v; }
+
 static void make_strides(maker *make) {
-  const dw_shape *shape = &make->problem->spec.shape;
+  const dw__problem_spec *spec = &make->problem->spec;
+  const dw_shape *shape = &spec->shape;
   dw_args *args = &make->problem->args;
-  args->q_head_stride = shape->head_dim_qk + 8;
+  args->q_head_stride = first_part(shape, spec->q_rope) + 8;
   args->q_row_stride = shape->heads * args->q_head_stride + 24;
   args->out_head_stride = shape->head_dim_v + 8;
   args->out_row_stride = shape->heads * args->out_head_stride + 16;
   args->lse_row_stride = shape->heads + 3;
-  args->kv_token_stride = shape->head_dim_qk + 24;
+  args->kv_token_stride = first_part(shape, spec->kv_rope) + 24;
   args->kv_page_stride = shape->page * args->kv_token_stride + 40;
+  if (spec->q_rope) {
+    args->q_rope_head_stride = last_part(shape) + 16;
+    args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + 8;
+  }
+  if (spec->kv_rope) {
+    args->kv_rope_token_stride = last_part(shape) + 8;
+    args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + 56;
+  }
+}
+
+static pieces make_pieces(maker *make, int outer, int64_t outer_stride, int inner, int64_t inner_stride, int size,
+                          size_t *bytes) {
+  inner_stride = or_else(inner_stride, size);
+  outer_stride = or_else(outer_stride, inner * inner_stride);
+  uint16_t *at = array(make, 2 * extent(outer, outer_stride, inner, inner_stride, size), bytes);
+  return (pieces){at, outer_stride, inner_stride};
 }
 
 static void make_q(maker *make) {
   dw__problem *problem = make->problem;
   const dw_shape *shape = &problem->spec.shape;
-  int64_t head_stride = or_else(problem->args.q_head_stride, shape->head_dim_qk);
-  int64_t row_stride = or_else(problem->args.q_row_stride, shape->heads * head_stride);
-  size_t size = dw__dtype_size(shape->q);
-  char *q =
-    array(make, size * extent(problem->total_q, row_stride, shape->heads, head_stride, shape->head_dim_qk), &problem->q_bytes);
-  problem->args.q = q;
+  dw_args *args = &problem->args;
+  int first = first_part(shape, problem->spec.q_rope), rows = problem->total_q, heads = shape->heads;
+  pieces q = make_pieces(make, rows, args->q_row_stride, heads, args->q_head_stride, first, &problem->q_bytes), rope = {0};
+  if (problem->spec.q_rope)
+    rope = make_pieces(make, rows, args->q_rope_row_stride, heads, args->q_rope_head_stride, last_part(shape),
+                       &problem->q_rope_bytes);
+  args->q = q.at;
+  args->q_rope = rope.at;
   int64_t row = 0;
-  for (int b = 0; b < problem->spec.batch && q; b++)
+  for (int b = 0; b < problem->spec.batch && !make->failed; b++)
     for (int r = 0; r < problem->rows[b]; r++, row++) {
       uint64_t seed = stream(make, STREAM_Q, b, r);
-      for (int h = 0; h < shape->heads; h++)
+      for (int h = 0; h < heads; h++)
         for (int d = 0; d < shape->head_dim_qk; d++) {
           double value = dw__random_normal(&seed) * (double)problem->spec.q_scale;
-          dw__from_float(shape->q, value, q + (size_t)(row * row_stride + h * head_stride + d) * size);
+          uint16_t *to =
+            d < first ? q.at + row * q.outer + h * q.inner + d : rope.at + row * rope.outer + h * rope.inner + d - first;
+          dw__from_float(shape->q, value, to);
         }
     }
 }
@@ -354,35 +392,44 @@ static void make_units(maker *make) {
 }
 
 // NaN and both infinities in turn, everywhere; tokens are written over it.
-static void poison_pool(maker *make, uint16_t *kv) {
+static void poison_pool(maker *make, uint16_t *kv, size_t bytes) {
   uint16_t infinity = make->problem->spec.shape.kv == DW_BF16 ? 0x7F80 : 0x7C00;
   const uint16_t pattern[4] = {DW__POISON, infinity, DW__POISON | 0x8000, (uint16_t)(infinity | 0x8000)};
-  for (size_t i = 0; i < make->problem->kv_bytes / 2; i++) kv[i] = pattern[i % 4];
+  for (size_t i = 0; i < bytes / 2 && kv; i++) kv[i] = pattern[i % 4];
 }
 
-static uint16_t *make_pool(maker *make) {
+static void make_pool(maker *make) {
   dw__problem *problem = make->problem;
-  const dw_shape *shape = &problem->spec.shape;
-  int64_t token_stride = or_else(problem->args.kv_token_stride, shape->head_dim_qk);
-  int64_t page_stride = or_else(problem->args.kv_page_stride, shape->page * token_stride);
-  size_t elements = extent(make->pages, page_stride, shape->page, token_stride, shape->head_dim_qk);
-  uint16_t *kv = array(make, elements * dw__dtype_size(shape->kv), &problem->kv_bytes);
-  problem->args.kv = kv;
-  if (kv) poison_pool(make, kv);
-  return kv;
+  const dw__problem_spec *spec = &problem->spec;
+  const dw_shape *shape = &spec->shape;
+  dw_args *args = &problem->args;
+  make->kv = make_pieces(make, make->pages, args->kv_page_stride, shape->page, args->kv_token_stride,
+                         first_part(shape, spec->kv_rope), &problem->kv_bytes);
+  poison_pool(make, make->kv.at, problem->kv_bytes);
+  if (spec->kv_rope)
+    make->kv_rope = make_pieces(make, make->pages, args->kv_rope_page_stride, shape->page, args->kv_rope_token_stride,
+                                last_part(shape), &problem->kv_rope_bytes);
+  poison_pool(make, make->kv_rope.at, problem->kv_rope_bytes);
+  args->kv = make->kv.at;
+  args->kv_rope = make->kv_rope.at;
 }
 
-static void write_token(const maker *make, uint16_t *kv, int request, int token, int64_t slot) {
+static uint16_t *place_in(const pieces *pool, int64_t slot, int page) {
+  return pool->at + slot / page * pool->outer + slot % page * pool->inner;
+}
+
+static void write_token(const maker *make, int request, int token, int64_t slot) {
   const dw_shape *shape = &make->problem->spec.shape;
-  int64_t token_stride = or_else(make->problem->args.kv_token_stride, shape->head_dim_qk);
-  int64_t page_stride = or_else(make->problem->args.kv_page_stride, shape->page * token_stride);
-  uint16_t *to = kv + slot / shape->page * page_stride + slot % shape->page * token_stride;
+  int first = first_part(shape, make->problem->spec.kv_rope);
+  uint16_t *to = place_in(&make->kv, slot, shape->page);
   uint64_t seed = stream(make, STREAM_KV, request, token);
-  for (int d = 0; d < shape->head_dim_qk; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d]);
+  for (int d = 0; d < first; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d]);
+  if (first < shape->head_dim_qk) to = place_in(&make->kv_rope, slot, shape->page);
+  for (int d = first; d < shape->head_dim_qk; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d - first]);
 }
 
 // Page ids behind the pages that a request uses are garbage, as engines leave them.
-static void make_table(maker *make, uint16_t *kv) {
+static void make_table(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
   int page = spec->shape.page, columns = make->table_pages > 0 ? make->table_pages : 1;
@@ -398,7 +445,7 @@ static void make_table(maker *make, uint16_t *kv) {
     for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
       int32_t *entry = &table[b * stride + token / page];
       if (token % page == 0) *entry = make->units[make->taken++];
-      write_token(make, kv, b, token, (int64_t)*entry * page + token % page);
+      write_token(make, b, token, (int64_t)*entry * page + token % page);
     }
 }
 
@@ -407,7 +454,7 @@ static void put_index(void *list, int index64, int64_t i, int slot) {
   else ((int32_t *)list)[i] = slot;
 }
 
-static void make_csr(maker *make, uint16_t *kv) {
+static void make_csr(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
   size_t index_size = spec->index64 ? 8 : 4, batch = (size_t)spec->batch;
@@ -429,17 +476,17 @@ static void make_csr(maker *make, uint16_t *kv) {
       bool apart = drafts && token >= problem->prefix[b];
       int64_t place = apart ? first_row + token - problem->prefix[b] : indptr[b] + token;
       put_index(apart ? drafts : indices, spec->index64, place, slot);
-      write_token(make, kv, b, token, slot);
+      write_token(make, b, token, slot);
     }
     first_row += problem->rows[b];
   }
 }
 
 static void make_kv(maker *make) {
-  uint16_t *kv = make_pool(make);  // first: where it is too large for the machine, nothing else was begun
+  make_pool(make);  // first: where it is too large for the machine, nothing else was begun
   make_units(make);
-  if (!make->failed && make->problem->spec.addressing == DW_CSR) make_csr(make, kv);
-  if (!make->failed && make->problem->spec.addressing == DW_BLOCK_TABLE) make_table(make, kv);
+  if (!make->failed && make->problem->spec.addressing == DW_CSR) make_csr(make);
+  if (!make->failed && make->problem->spec.addressing == DW_BLOCK_TABLE) make_table(make);
   dw__release(make->units);
 }
 

@@ -24,6 +24,8 @@ typedef struct dw__problem_spec {
   int lengths_include_drafts;
   int draft_slots;  // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
   int dead_nodes;   // PARENTS: mark about one node in eight dead (-2)
+  int q_rope;       // the last elements of q lie apart
+  int kv_rope;      // the last elements of the tokens lie in a pool of their own
   int strided;      // use strides larger than tight ones for q, out, lse, kv, table and mask
   int shuffle;      // random slots or pages (else ascending)
   float q_scale;    // standard deviation of q (1 is usual; 3 makes peaked softmax)
@@ -38,6 +40,7 @@ typedef struct dw__problem {
   int *prefix, *rows;
   dw_args args;  // host pointers; workspace NULL
   size_t q_bytes, out_bytes, lse_bytes, kv_bytes, index_bytes, indptr_bytes, table_bytes, mask_bytes, draft_slots_bytes;
+  size_t q_rope_bytes, kv_rope_bytes;
   double *out64;  // [total_q, heads, v]
   double *lse64;  // [total_q, heads], in the base asked for; -inf where nothing is visible
   void *memory;   // owner of everything above

@@ -268,7 +268,9 @@ dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *ind
   const dw_shape *shape = &whole->spec.shape;
   dw_args *a = &part.args;
   int64_t row = kt_first_row(whole, first), index_size = a->index64 ? 8 : 4;
-  int64_t q_row = or_else(a->q_row_stride, shape->heads * or_else(a->q_head_stride, shape->head_dim_qk));
+  int qk = shape->head_dim_qk, v = shape->head_dim_v;
+  int64_t q_row = or_else(a->q_row_stride, shape->heads * or_else(a->q_head_stride, a->q_rope ? v : qk));
+  int64_t q_rope_row = or_else(a->q_rope_row_stride, shape->heads * or_else(a->q_rope_head_stride, qk - v));
   int64_t out_row = or_else(a->out_row_stride, shape->heads * or_else(a->out_head_stride, shape->head_dim_v));
   int64_t lse_row = or_else(a->lse_row_stride, shape->heads);
   for (int b = 0; b <= count; b++) {
@@ -276,6 +278,7 @@ dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *ind
     indptr[b] = r.first_row - (int)row + (b < count ? 0 : r.rows);
   }
   a->q = skip_bytes(a->q, row * q_row * 2, &part.q_bytes);
+  a->q_rope = skip_bytes(a->q_rope, row * q_rope_row * 2, &part.q_rope_bytes);
   a->out = (void *)(uintptr_t)skip_bytes(a->out, row * out_row * (int64_t)dw__dtype_size(shape->out), &part.out_bytes);
   a->lse = (float *)(uintptr_t)skip_bytes(a->lse, row * lse_row * 4, &part.lse_bytes);
   skip_mask(&part, first, row);
@@ -329,16 +332,24 @@ uint16_t *kt_token(const dw__problem *problem, int request, int token) {
   return (uint16_t *)(uintptr_t)dw__oracle_token(&problem->spec.shape, &problem->args, request, token);
 }
 
+uint16_t *kt_token_element(const dw__problem *problem, int request, int token, int element) {
+  const dw_shape *shape = &problem->spec.shape;
+  if (element < shape->head_dim_v) return kt_token(problem, request, token) + element;
+  const void *rope = dw__oracle_token_rope(shape, &problem->args, request, token);
+  return (uint16_t *)(uintptr_t)rope + element - shape->head_dim_v;
+}
+
 void kt_fill_token(const dw__problem *problem, int request, int token, double value) {
-  uint16_t *to = kt_token(problem, request, token);
-  for (int i = 0; i < problem->spec.shape.head_dim_qk; i++) dw__from_float(problem->spec.shape.kv, value, &to[i]);
+  for (int i = 0; i < problem->spec.shape.head_dim_qk; i++)
+    dw__from_float(problem->spec.shape.kv, value, kt_token_element(problem, request, token, i));
 }
 
 void kt_scale_token(const dw__problem *problem, int request, int token, double factor) {
   dw_dtype type = problem->spec.shape.kv;
-  uint16_t *to = kt_token(problem, request, token);
-  for (int i = 0; i < problem->spec.shape.head_dim_qk; i++)
-    dw__from_float(type, (double)dw__to_float(type, &to[i]) * factor, &to[i]);
+  for (int i = 0; i < problem->spec.shape.head_dim_qk; i++) {
+    uint16_t *element = kt_token_element(problem, request, token, i);
+    dw__from_float(type, (double)dw__to_float(type, element) * factor, element);
+  }
 }
 
 void kt_random_bits(const dw__problem *problem, uint64_t seed, int empty) {

@@ -467,20 +467,37 @@ static int64_t slot_of(const dw__problem *p, int b, int first, int token) {
   return a->index64 ? ((const int64_t *)list)[at] : ((const int32_t *)list)[at];
 }
 
+// Element d of piece `inner` of piece `outer` of an array; those from v on may be in another.
+typedef struct part {
+  const void *at;
+  int64_t outer_stride, inner_stride;
+  int size;
+} part;
+
+static double part_element(const part *from, int64_t outer, int inner_count, int64_t inner, int d, dw_dtype type) {
+  int64_t inner_stride = stride_or(from->inner_stride, from->size);
+  int64_t outer_stride = stride_or(from->outer_stride, inner_count * inner_stride);
+  return value_of(type, ((const uint16_t *)from->at)[outer * outer_stride + inner * inner_stride + d]);
+}
+
 static double q_element(const dw__problem *p, int row, int head, int d) {
   const dw_args *a = &p->args;
   const dw_shape *s = &p->spec.shape;
-  int64_t head_stride = stride_or(a->q_head_stride, s->head_dim_qk);
-  int64_t at = row * stride_or(a->q_row_stride, s->heads * head_stride) + head * head_stride + d;
-  return value_of(s->q, ((const uint16_t *)a->q)[at]);
+  int v = s->head_dim_v;
+  part first = {a->q, a->q_row_stride, a->q_head_stride, a->q_rope ? v : s->head_dim_qk};
+  part last = {a->q_rope, a->q_rope_row_stride, a->q_rope_head_stride, s->head_dim_qk - v};
+  if (a->q_rope && d >= v) return part_element(&last, row, s->heads, head, d - v, s->q);
+  return part_element(&first, row, s->heads, head, d, s->q);
 }
 
 static double kv_element(const dw__problem *p, int64_t slot, int d) {
   const dw_args *a = &p->args;
   const dw_shape *s = &p->spec.shape;
-  int64_t token_stride = stride_or(a->kv_token_stride, s->head_dim_qk);
-  int64_t at = slot / s->page * stride_or(a->kv_page_stride, s->page * token_stride) + slot % s->page * token_stride + d;
-  return value_of(s->kv, ((const uint16_t *)a->kv)[at]);
+  int v = s->head_dim_v;
+  part first = {a->kv, a->kv_page_stride, a->kv_token_stride, a->kv_rope ? v : s->head_dim_qk};
+  part last = {a->kv_rope, a->kv_rope_page_stride, a->kv_rope_token_stride, s->head_dim_qk - v};
+  if (a->kv_rope && d >= v) return part_element(&last, slot / s->page, s->page, slot % s->page, d - v, s->kv);
+  return part_element(&first, slot / s->page, s->page, slot % s->page, d, s->kv);
 }
 
 static bool row_sees(const dw__problem *p, int b, int first, int i, int token) {
@@ -557,6 +574,8 @@ static dw__problem_spec random_spec(uint64_t *dice) {
   spec.index64 = pick(dice, 2);
   spec.lengths_include_drafts = pick(dice, 2);
   spec.draft_slots = spec.addressing == DW_CSR && !spec.lengths_include_drafts && pick(dice, 2);
+  spec.q_rope = pick(dice, 2);
+  spec.kv_rope = pick(dice, 2);
   spec.strided = pick(dice, 2);
   spec.shuffle = pick(dice, 2);
   spec.lse_base_e = pick(dice, 2);
@@ -588,6 +607,8 @@ static void addressing_forms_agree(void **state) {
     spec.addressing = i / 3 & 8 ? DW_BLOCK_TABLE : DW_CSR;
     spec.lengths_include_drafts = !!(i / 3 & 16);
     spec.draft_slots = i / 3 & 32 && spec.addressing == DW_CSR && !spec.lengths_include_drafts;
+    spec.kv_rope = i % 5 < 2;
+    spec.q_rope = i % 7 < 3;
     check_same(base, &spec);
   }
   dw__problem_free(base);
@@ -776,9 +797,9 @@ static void wide_trees_work(void **state) {
 
 // ---- poison and guards ----------------------------------------------------------------------------------------
 
-static long finite_elements(const dw__problem *p) {
+static long finite_elements(dw_dtype type, const void *array, size_t bytes) {
   long count = 0;
-  for (size_t i = 0; i < p->kv_bytes / 2; i++) count += isfinite(value_of(p->spec.shape.kv, ((const uint16_t *)p->args.kv)[i]));
+  for (size_t i = 0; i < bytes / 2; i++) count += isfinite(value_of(type, ((const uint16_t *)array)[i]));
   return count;
 }
 
@@ -786,17 +807,20 @@ static void what_must_not_matter_is_poison(void **state) {
   (void)state;
   long tokens = 0;
   for (int b = 0; b < 5; b++) tokens += some_prefix[b] + some_rows[b];
-  for (int i = 0; i < 16; i++) {
+  for (int i = 0; i < 32; i++) {
     dw__problem_spec spec = usual();
     spec.strided = i & 1;
     spec.addressing = i & 2 ? DW_BLOCK_TABLE : DW_CSR;
     spec.shape.page = i & 4 ? 16 : 1;
     spec.shape.kv = i & 8 ? DW_F16 : DW_BF16;
+    spec.q_rope = spec.kv_rope = i / 16;
     dw__problem *p = made(&spec);
-    assert_int_equal(finite_elements(p), tokens * 48);
-    long finite_q = 0;
-    for (size_t j = 0; j < p->q_bytes / 2; j++) finite_q += isfinite(value_of(spec.shape.q, ((const uint16_t *)p->args.q)[j]));
-    assert_int_equal(finite_q, p->total_q * 3 * 48);
+    long first = i < 16 ? 48 : 32;
+    assert_int_equal(finite_elements(spec.shape.kv, p->args.kv, p->kv_bytes), tokens * first);
+    assert_int_equal(finite_elements(spec.shape.kv, p->args.kv_rope, p->kv_rope_bytes), tokens * (48 - first));
+    assert_int_equal(finite_elements(spec.shape.q, p->args.q, p->q_bytes), p->total_q * 3 * first);
+    assert_int_equal(finite_elements(spec.shape.q, p->args.q_rope, p->q_rope_bytes), p->total_q * 3 * (48 - first));
+    assert_true(!p->args.q_rope == (i < 16) && !p->args.kv_rope == (i < 16));
     for (size_t j = 0; j < p->out_bytes / 2; j++) assert_true(isnan(value_of(spec.shape.out, ((uint16_t *)p->args.out)[j])));
     for (size_t j = 0; j < p->lse_bytes / 4; j++) assert_true(isnan(p->args.lse[j]));
     dw__problem_free(p);
@@ -860,6 +884,7 @@ static void arrays_end_at_a_guard_page(void **state) {
     spec.lengths_include_drafts = 0;
     spec.draft_slots = spec.addressing == DW_CSR;
     spec.mask_kind = mask_kinds[1 + i / 4];
+    spec.q_rope = spec.kv_rope = i / 4 % 2;
     dw__problem *p = made(&spec);
     const struct {
       const void *at;
@@ -869,6 +894,8 @@ static void arrays_end_at_a_guard_page(void **state) {
       {p->args.out, p->out_bytes},
       {p->args.lse, p->lse_bytes},
       {p->args.kv, p->kv_bytes},
+      {p->args.q_rope, p->q_rope_bytes},
+      {p->args.kv_rope, p->kv_rope_bytes},
       {p->args.qo_indptr, p->indptr_bytes},
       {p->args.kv_len, 5 * sizeof(int32_t)},
       {p->args.mask, p->mask_bytes},
@@ -886,6 +913,8 @@ static void arrays_end_at_a_guard_page(void **state) {
     assert_int_equal((uintptr_t)p->args.q % 16, 0);
     assert_int_equal((uintptr_t)p->args.kv % 16, 0);
     assert_int_equal((uintptr_t)p->args.out % 16, 0);
+    assert_int_equal((uintptr_t)p->args.q_rope % 16, 0);
+    assert_int_equal((uintptr_t)p->args.kv_rope % 16, 0);
     dw__problem_free(p);
   }
 }
@@ -1170,6 +1199,10 @@ static void bad_specs_are_refused(void **state) {
   assert_refused(&spec, "draft_slots");
   spec = usual(), spec.shape.heads = 0;
   assert_refused(&spec, "heads");
+  spec = usual(), spec.shape.head_dim_v = 48, spec.q_rope = 1;
+  assert_refused(&spec, "q_rope");
+  spec.q_rope = 0, spec.kv_rope = 1;
+  assert_refused(&spec, "kv_rope");
   spec = usual(), spec.width = 10;
   assert_refused(&spec, "width");
   spec = usual(), spec.width = 8;  // fewer than the first request has
