@@ -12,6 +12,8 @@ static int max_rows(const dw_shape *shape) { return shape->width * shape->heads;
 static int max_total_q(const dw_shape *shape, const dw_bounds *bounds) {
   return bounds->total_q ? bounds->total_q : bounds->batch * shape->width;
 }
+// The kernels read a mask of up to 64 drafts as it comes, a row once; larger ones, which they read tile by tile, have to be bits.
+static bool packs_by_itself(const dw_shape *shape) { return shape->width > 64; }
 static int mask_words(const dw_shape *shape) { return dw__ceil_div(shape->width, 32); }
 
 dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_error *e) {
@@ -80,7 +82,8 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
   plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_ROWSPLIT ? 2 : 4), 256);
   plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
-  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + align_up((size_t)words * 4, 256);
+  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes;
+  if (packs_by_itself(shape)) plan->workspace_bytes += align_up((size_t)words * 4, 256);
   return DW_OK;
 }
 
@@ -147,14 +150,16 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->drafts_elsewhere = a->drafts_elsewhere;
   p->mask_kind = a->drafts_elsewhere ? DW_P_MASK_NONE : (int)a->mask_kind;
   p->out_dtype = shape->out;
-  p->dependent = a->overlap_prologue && a->mask_kind != DW_MASK_PARENTS && shape->target >= 90;  // sm_90 can first
+  const bool packs = variant->family != DW_REFERENCE && packs_by_itself(shape) && p->mask_kind != DW_P_MASK_NONE &&
+                     p->mask_kind != DW_P_MASK_BITS;
+  p->dependent = a->overlap_prologue && !packs && shape->target >= 90;  // sm_90 can first
   p->early_launch = plan->early_launch;
   if (variant->family == DW_REFERENCE) return;
 
   uint8_t *workspace = a->workspace;
   p->partial = workspace;
   p->partial_lse = (float *)(workspace + plan->partial_bytes);
-  if (a->mask_kind != DW_MASK_PARENTS) return;
+  if (!packs) return;
   void *packed = workspace + plan->partial_bytes + plan->lse_bytes;
   if (pack) {
     *pack = *p;
@@ -162,7 +167,8 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
     pack->out_row_stride = mask_words(shape);
     if (p->qo_indptr) pack->width = shape->width;
   }
-  p->mask = packed;  // still called PARENTS: a row without its own bit is then known to be dead
+  p->mask = packed;
+  p->mask_kind = p->mask_kind == DW_P_MASK_PARENTS ? DW_P_MASK_PACKED : DW_P_MASK_BITS;
   p->mask_row_stride = mask_words(shape);
 }
 

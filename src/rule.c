@@ -30,7 +30,7 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const size_t rows = 8 * (size_t)variant->n_tiles, slots = 4, score_buffers = 2, weight_buffers = 3;
   const size_t ring = slots * 16 * ((size_t)shape->head_dim_qk * 2 + 16);
   const size_t scores = score_buffers * 4 * rows * 64, weights = weight_buffers * rows * 32;
-  const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16, final = 2 * rows * 4;
+  const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16, final = 2 * rows * 4;
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
   return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
 }

@@ -87,7 +87,7 @@ DEV void combine_few(const dw_params &p) {
       add_partial(out, a[s], b[s], weight);
     }
   }
-  const float scale = reciprocal_approx(sum);
+  const float keep = add_sink(p, r, row, max, sum), scale = keep * reciprocal_approx(sum);
 #pragma unroll
   for (int i = 0; i < 8; i++) out[i] = sum == 0.f ? 0.f : out[i] * scale;
   store_out8(p, out_offset(p, r, row) + d, out);
@@ -155,6 +155,7 @@ DEV void combine_many(const dw_params &p) {
   float total = 0.f;
 #pragma unroll
   for (int g = 0; g < 8; g++) total += lds_f32(shared + SUMS + g * GROUP_STRIDE + thread * 4);
-  store_out1(p, out_offset(p, r, row) + quarter * 128 + thread, sum == 0.f ? 0.f : total * reciprocal_approx(sum));
+  const float keep = add_sink(p, r, row, max, sum);
+  store_out1(p, out_offset(p, r, row) + quarter * 128 + thread, sum == 0.f ? 0.f : total * (keep * reciprocal_approx(sum)));
   if (quarter == 0 && thread == 0) store_lse(p, r, row, merged_lse(max, sum));
 }

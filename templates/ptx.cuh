@@ -45,6 +45,7 @@ DEV u32 vote_ballot(bool p) {
 }
 
 DEV u32 lowest_bit(u32 v) { return __ffs(v) - 1; }  // v != 0
+DEV u32 count_bits(u32 v) { return __popc(v); }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------
 DEV float exp2_approx(float x) {
@@ -98,6 +99,11 @@ DEV s64 ldg_nc_s64(const s64 *p) {
 DEV u32 ldg_nc_u32(const void *p) {
   u32 v;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+DEV u32 ldg_nc_u8(const void *p) {
+  u32 v;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
   return v;
 }
 DEV u32x4 ldg_nc_v4(const void *p) {

@@ -3,15 +3,6 @@
 #pragma once
 #include "row.cuh"
 
-// Takes PARENTS as they come: walks from the node to its root.
-DEV bool sees_draft(const dw_params &p, const Request &r, int node, int draft) {
-  if (p.mask_kind != DW_P_MASK_PARENTS) return visible_tokens(p, r, node, r.prefix + draft) & 1;
-  const s32 *parents = (const s32 *)p.mask + r.first_row;
-  int at = node;
-  while (at > draft) at = ldg_nc_s32(parents + at);
-  return at == draft;
-}
-
 extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constant__ dw_params p) {
   grid_dependency_wait();
   if ((int)blockIdx.y >= p.batch) return;
@@ -19,14 +10,17 @@ extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constan
   const int index = blockIdx.x * 4 + warp_id();
   if (index >= r.rows()) return;
   const int node = row_node(index);
-  const bool dead = p.mask_kind == DW_P_MASK_PARENTS && ldg_nc_s32((const s32 *)p.mask + r.first_row + node) == DEAD;
+  const bool dead = node_dead(p, r, node);
+  const int first = first_position(p, r, node);
 
   Row row;
-  row_start(row, (const u16 *)p.q + q_offset(p, r, index), p.scale_log2);
-  for (int t = 0; t < r.total && !dead; t++)
-    if (t < r.prefix || sees_draft(p, r, node, t - r.prefix)) row_token(row, (const u16 *)kv_address(p, kv_entry(p, r, t), t));
+  row_start(row, query_vector(p, r, index), p.scale_log2);
+  for (int t0 = 0; t0 < r.total && !dead; t0 += 32)
+    for (u32 left = visible_tokens(p, r, node, first, t0); left; left &= left - 1)
+      row_token(p, row, token_vector(p, r, t0 + lowest_bit(left)));
 
-  const float scale = row_scale(row);
+  const float keep = add_sink(p, r, index, row.max, row.sum);
+  const float scale = keep * row_scale(row);
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) store_out1(p, out_offset(p, r, index) + lane_id() + 32 * i, row.out[i] * scale);
   if (lane_id() == 0) store_lse(p, r, index, row_lse(row));

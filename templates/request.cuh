@@ -15,6 +15,7 @@ struct Request {
 DEV bool by_table(const dw_params &p) { return CALL_TABLE || p.addressing == DW_P_BLOCK_TABLE; }
 DEV bool lengths_with_drafts(const dw_params &p) { return CALL_TABLE || p.lengths_include_drafts; }
 DEV bool rows_vary(const dw_params &p) { return !CALL_TABLE && p.qo_indptr; }
+DEV bool drafts_elsewhere(const dw_params &p) { return !CALL_TABLE && p.drafts_elsewhere; }
 DEV bool fixed_split(const dw_params &p) { return !CALL_TABLE && p.split_mode == DW_P_SPLIT_FIXED; }
 
 // `len` is kv_len[b].
@@ -30,7 +31,7 @@ DEV Request load_request(const dw_params &p, int b, int len) {
   }
   // A padded row of a captured graph may be shorter than its drafts; it then has no prefix.
   r.prefix = lengths_with_drafts(p) ? (len > r.nodes ? len - r.nodes : 0) : len;
-  r.total = lengths_with_drafts(p) ? len : len + r.nodes;
+  r.total = lengths_with_drafts(p) || drafts_elsewhere(p) ? len : len + r.nodes;
   return r;
 }
 
@@ -41,6 +42,12 @@ DEV int row_node(int row) { return row / HEADS; }
 DEV int row_head(int row) { return row % HEADS; }
 DEV s64 q_offset(const dw_params &p, const Request &r, int row) {
   return (s64)(r.first_row + row_node(row)) * p.q_row_stride + row_head(row) * p.q_head_stride;
+}
+// How many bytes further on elements from V on are than if they followed the others: those of q, and those of a token.
+DEV s64 q_rope_shift(const dw_params &p, const Request &r, int row) {
+  if (!p.q_rope) return 0;
+  const s64 at = (s64)(r.first_row + row_node(row)) * p.q_rope_row_stride + row_head(row) * p.q_rope_head_stride;
+  return (const u8 *)p.q_rope + 2 * at - ((const u8 *)p.q + 2 * (q_offset(p, r, row) + V));
 }
 DEV s64 out_offset(const dw_params &p, const Request &r, int row) {
   return (s64)(r.first_row + row_node(row)) * p.out_row_stride + row_head(row) * p.out_head_stride;
@@ -66,12 +73,18 @@ DEV int kv_entry(const dw_params &p, const Request &r, int t) {
   return p.index64 ? (int)ldg_nc_s64((const s64 *)list + at) : ldg_nc_s32((const s32 *)list + at);
 }
 
-DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
-  if (PAGE == 1) return (const u8 *)p.kv + entry * p.kv_page_stride * 2;
+DEV const u8 *pool_address(const dw_params &p, const void *pool, s64 page_stride, s64 token_stride, int entry, int t) {
+  if (PAGE == 1) return (const u8 *)pool + entry * page_stride * 2;
   const bool table = by_table(p);
   const int page = table ? entry : entry / PAGE;
   const int in_page = (table ? t : entry) % PAGE;
-  return (const u8 *)p.kv + (page * p.kv_page_stride + in_page * p.kv_token_stride) * 2;
+  return (const u8 *)pool + (page * page_stride + in_page * token_stride) * 2;
+}
+DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
+  return pool_address(p, p.kv, p.kv_page_stride, p.kv_token_stride, entry, t);
+}
+DEV const u8 *kv_rope_address(const dw_params &p, int entry, int t) {  // elements from V on; p.kv_rope is given
+  return pool_address(p, p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride, entry, t);
 }
 
 // ---- tree mask ------------------------------------------------------------------------------------------------
@@ -80,28 +93,138 @@ constexpr int DEAD = -2;  // parent of a padding node
 // The bits 0 to `last`: with no mask a node sees itself and all before it.
 DEV u32 chain_bits(int last) { return last < 0 ? 0u : last >= 31 ? ~0u : (2u << last) - 1; }
 
-// Which of the 32 tokens t0, t0 + 1, ... does the node see? Bit i stands for token t0 + i. `bits` is the node's mask row
-// (BITS, or PARENTS packed to bits); tokens of the prefix are visible, tokens past the end are not.
-DEV u32 visible_tokens(const dw_params &p, const Request &r, int node, int t0) {
-  const int column = t0 - r.prefix;  // draft that bit 0 stands for; negative inside the prefix
-  const int base = column > 0 ? column : 0;
-  u32 drafts = 0;  // bit i: draft base + i
-  if (p.mask_kind == DW_P_MASK_NONE) {
-    drafts = chain_bits(node - base);
-  } else if (base < r.nodes) {
-    const u32 *words = (const u32 *)p.mask + (r.first_row + node) * p.mask_row_stride + (base >> 5);
-    const u32 shift = base & 31;
-    drafts = ldg_nc_u32(words) >> shift;
-    if (shift && (base | 31) + 1 < r.nodes) drafts |= ldg_nc_u32(words + 1) << (32 - shift);
+DEV u32 parents_bits(const dw_params &p, const Request &r, int node, int base) {
+  const s32 *parents = (const s32 *)p.mask + r.first_row;
+  u32 bits = 0;
+  int at = ldg_nc_s32(parents + node) == DEAD ? -1 : node;
+  while (at >= base) {
+    if (at < base + 32) bits |= 1u << (at - base);
+    const int parent = ldg_nc_s32(parents + at);
+    at = parent < at ? parent : -1;  // a cycle would never end
   }
-  const int left = r.total - r.prefix - base;  // drafts that exist from `base` on (a padded request may be shorter than its rows)
-  if (left < 32) drafts &= left > 0 ? (1u << left) - 1 : 0u;
-  if (column > -32 && column < 0) return drafts << -column | ((1u << -column) - 1);
-  return column <= -32 ? ~0u : drafts;
+  return bits;
+}
+DEV u32 words_bits(const dw_params &p, const Request &r, int node, int base) {
+  const u32 *words = (const u32 *)p.mask + (r.first_row + node) * p.mask_row_stride + (base >> 5);
+  const u32 shift = base & 31;
+  u32 bits = ldg_nc_u32(words) >> shift;
+  if (shift && (base | 31) + 1 < r.nodes) bits |= ldg_nc_u32(words + 1) << (32 - shift);
+  return bits;
+}
+// A byte or a float for each draft.
+DEV u32 elements_bits(const dw_params &p, const Request &r, int node, int base) {
+  const s64 at = (p.mask_kind == DW_P_MASK_BYTES_FULL
+                    ? ldg_nc_s64(p.mask_indptr + r.index) + (s64)node * (r.prefix + r.nodes) + r.prefix
+                    : r.index * p.mask_request_stride + node * p.mask_row_stride) + base;
+  const int count = r.nodes - base < 32 ? r.nodes - base : 32;
+  u32 bits = 0;
+  for (int j = 0; j < count; j++) {
+    const bool seen = p.mask_kind == DW_P_MASK_BIAS_F32 ? bits_to_float(ldg_nc_u32((const float *)p.mask + at + j)) > MINUS_INF
+                                                        : ldg_nc_u8((const u8 *)p.mask + at + j) != 0;
+    bits |= (u32)seen << j;
+  }
+  return bits;
+}
+// Which of the drafts base, base + 1, ... does the mask let a node see? Bits past the request's drafts are garbage.
+DEV u32 mask_bits(const dw_params &p, const Request &r, int node, int base) {
+  if (p.mask_kind == DW_P_MASK_NONE) return chain_bits(node - base);
+  if (base >= r.nodes) return 0;
+  if (p.mask_kind == DW_P_MASK_PARENTS) return parents_bits(p, r, node, base);
+  if (p.mask_kind == DW_P_MASK_BITS || p.mask_kind == DW_P_MASK_PACKED) return words_bits(p, r, node, base);
+  return elements_bits(p, r, node, base);
+}
+// The drafts from `base` on that exist (a padded request may be shorter than its rows).
+DEV u32 draft_bits(const dw_params &p, const Request &r, int node, int base) {
+  const int left = r.total - r.prefix - base;
+  if (left <= 0) return 0;
+  const u32 bits = mask_bits(p, r, node, base);
+  return left < 32 ? bits & ((1u << left) - 1) : bits;
+}
+
+// All of up to 64 drafts.
+DEV u64 all_draft_bits(const dw_params &p, const Request &r, int node) {
+  u64 bits = 0;
+#pragma unroll 1
+  for (int base = 0; base < WIDTH; base += 32) bits |= (u64)draft_bits(p, r, node, base) << base;
+  return bits;
+}
+
+// ---- window: a row sees positions from its own - window + 1 on ---------------------------------------------------
+DEV int node_position(const dw_params &p, const Request &r, int node) {
+  if (p.positions) return ldg_nc_s32(p.positions + r.first_row + node);
+  if (p.mask_kind == DW_P_MASK_NONE) return r.prefix + node;
+  int depth = 0;
+#pragma unroll 1
+  for (int base = 0; base < r.nodes; base += 32) {
+    u32 bits = draft_bits(p, r, node, base);
+    if (node >= base && node < base + 32) bits &= ~(1u << (node - base));
+    depth += count_bits(bits);
+  }
+  return r.prefix + depth;
+}
+// The same for up to 64 drafts, of which the node sees `drafts`.
+DEV int position_in(const dw_params &p, const Request &r, int node, u64 drafts) {
+  if (p.positions) return ldg_nc_s32(p.positions + r.first_row + node);
+  if (p.mask_kind == DW_P_MASK_NONE) return r.prefix + node;
+  drafts &= ~(1ull << node);
+  return r.prefix + count_bits((u32)drafts) + count_bits((u32)(drafts >> 32));
+}
+DEV u64 window_drafts(const dw_params &p, const Request &r, u64 drafts, int first) {
+  u64 seen = 0;
+#pragma unroll 1
+  for (int draft = 0; draft < r.nodes; draft++)
+    if (drafts >> draft & 1 && position_in(p, r, draft, all_draft_bits(p, r, draft)) >= first) seen |= 1ull << draft;
+  return seen;
+}
+// The first position that a node may see; below every position without a window.
+DEV int first_position(const dw_params &p, const Request &r, int node) {
+  return p.window ? node_position(p, r, node) - p.window + 1 : -0x7fffffff;
+}
+// Of the drafts `bits` from `base` on those at `first` or later. No draft stands before the prefix's end.
+DEV u32 window_bits(const dw_params &p, const Request &r, u32 bits, int base, int first) {
+  if (first <= r.prefix) return bits;
+  u32 seen = 0;
+#pragma unroll 1
+  for (u32 left = bits; left; left &= left - 1) {
+    const int draft = base + lowest_bit(left);
+    if (node_position(p, r, draft) >= first) seen |= left & (0u - left);
+  }
+  return seen;
+}
+// The tokens t0, t0 + 1, ... at position `first` or later, in the prefix, where a token's position is its number.
+DEV u32 tokens_from(int first, int t0) { return first <= t0 ? ~0u : first - t0 < 32 ? ~0u << (first - t0) : 0u; }
+
+// Which of the 32 tokens t0, t0 + 1, ... does the node see? Bit i stands for token t0 + i. `first` is its first_position.
+DEV u32 visible_tokens(const dw_params &p, const Request &r, int node, int first, int t0) {
+  const int column = t0 - r.prefix;  // draft that bit 0 stands for; negative inside the prefix
+  if (column <= -32) return tokens_from(first, t0);
+  const int base = column > 0 ? column : 0;
+  const u32 drafts = window_bits(p, r, draft_bits(p, r, node, base), base, first);
+  return column >= 0 ? drafts : drafts << -column | (((1u << -column) - 1) & tokens_from(first, t0));
 }
 // A padding node sees nothing, not even the prefix. Once packed, a row of PARENTS without its own bit is dead.
 DEV bool node_dead(const dw_params &p, const Request &r, int node) {
-  if (p.mask_kind != DW_P_MASK_PARENTS) return false;
+  if (p.mask_kind == DW_P_MASK_PARENTS) return ldg_nc_s32((const s32 *)p.mask + r.first_row + node) == DEAD;
+  if (p.mask_kind != DW_P_MASK_PACKED) return false;
   const u32 *words = (const u32 *)p.mask + (r.first_row + node) * p.mask_row_stride;
   return !(ldg_nc_u32(words + (node >> 5)) >> (node & 31) & 1);
+}
+
+// ---- sinks ----------------------------------------------------------------------------------------------------
+// A row's sum takes the sink of its head in: returns the factor for its output so far. max and sum as of an online softmax in log2
+// units. A dead row has none.
+DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, float &sum) {
+  if (!p.sinks || node_dead(p, r, row_node(row))) return 1.f;
+  const float sink = bits_to_float(ldg_nc_u32(p.sinks + row_head(row))) * 1.44269504088896340736f, before = max;
+  if (sink == MINUS_INF) return 1.f;
+  max = fmaxf(max, sink);
+  const float keep = before == MINUS_INF ? 0.f : exp2_approx(before - max);
+  sum = sum * keep + exp2_approx(sink - max);
+  return keep;
+}
+
+// ---- soft cap -------------------------------------------------------------------------------------------------
+// cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x).
+DEV float soft_cap(const dw_params &p, float s) {
+  return p.cap_log2 == 0.f ? s : p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(s * p.cap_scale));
 }

@@ -9,7 +9,22 @@ struct Row {
   float max, sum;  // running maximum (log2 units) and sum of 2^(score - max)
 };
 
-DEV void row_start(Row &row, const u16 *q, float scale_log2) {
+// A vector of QK elements, those from V on somewhere else.
+struct Vector {
+  const u16 *first, *rope;  // rope: element V
+  DEV u16 operator[](int i) const { return i < V ? first[i] : rope[i - V]; }
+};
+DEV Vector query_vector(const dw_params &p, const Request &r, int row) {
+  const u16 *q = (const u16 *)p.q + q_offset(p, r, row);
+  return Vector{q, (const u16 *)((const u8 *)(q + V) + q_rope_shift(p, r, row))};
+}
+DEV Vector token_vector(const dw_params &p, const Request &r, int t) {
+  const int entry = kv_entry(p, r, t);
+  const u16 *kv = (const u16 *)kv_address(p, entry, t);
+  return Vector{kv, p.kv_rope ? (const u16 *)kv_rope_address(p, entry, t) : kv + V};
+}
+
+DEV void row_start(Row &row, const Vector &q, float scale_log2) {
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) row.q[i] = kv_to_float(q[lane_id() + 32 * i]) * scale_log2;
 #pragma unroll
@@ -19,12 +34,13 @@ DEV void row_start(Row &row, const u16 *q, float scale_log2) {
 }
 
 // Adds one visible token.
-DEV void row_token(Row &row, const u16 *kv) {
+DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
   float score = 0.f;
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(kv[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
+  score = soft_cap(p, score);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);

@@ -44,7 +44,8 @@ constexpr int WEIGHTS = SCORES + SCORE_BUFFERS * SCORE_BYTES;              // [b
 constexpr int RESCALE = WEIGHTS + WEIGHT_BUFFERS * WEIGHT_BYTES;           // [buffer][row] f32: factor for the output so far
 constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4;         // [buffer][softmax warp] u32: is any factor not 1?
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [tile & 1][softmax warp] u16: a hidden token is not finite
-constexpr int FINAL = POISON_FLAGS + 16;                                   // [row] f32 1 / sum, then [row] f32 lse
+constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
+constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
 constexpr int BARRIERS = FINAL + 2 * ROWS * 4;                             // mbarriers, 8 bytes each
 
 constexpr int BAR_FULL = BARRIERS;                                  // [slot]: the tile's bytes have landed
@@ -154,9 +155,11 @@ DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, 
   const smem_addr full = c.shared + BAR_FULL + slot * 8;
   if (lane == 0) mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES);
   sync_warp();
-  if (lane < OWN_TOKENS)
-    bulk_load(c.shared + RING + slot * SLOT_BYTES + (loader_first_token() + lane) * TOKEN_STRIDE, kv_address(p, entry, token),
-              RECORD_BYTES, full);
+  const smem_addr to = c.shared + RING + slot * SLOT_BYTES + (loader_first_token() + lane % OWN_TOKENS) * TOKEN_STRIDE;
+  const bool rope = lane >= OWN_TOKENS;  // lanes OWN_TOKENS and up load what lies apart
+  if (lane < (p.kv_rope ? 2 : 1) * OWN_TOKENS)
+    bulk_load(rope ? to + V * 2 : to, rope ? kv_rope_address(p, entry, token) : kv_address(p, entry, token),
+              rope ? RECORD_BYTES - V * 2 : p.kv_rope ? V * 2 : RECORD_BYTES, full);
   ring.next();
 }
 DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
@@ -192,6 +195,8 @@ DEV void transpose_quad(u32x4 &v) {
   v = u32x4{high ? t0 : a0, high ? t1 : a1, high ? a2 : t0, high ? a3 : t1};
 }
 
+// Byte `at` of a row of q.
+DEV const u8 *query_at(const u8 *row, int at, s64 shift) { return row + at + (at >= V * 2 ? shift : 0); }
 // Q is asked for first and turned into fragments later. Lane l has row l / 4 of each tile; a warp load covers 64 bytes of eight
 // rows, which are two k-steps: word 4 j + l % 4 of the 16 words is register j of lane l after the transpose.
 template <int NT>
@@ -199,14 +204,15 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
 #pragma unroll
   for (int t = 0; t < NT; t++) {
     const int row = t * 8 + (lane_id() >> 2);  // rows past the last repeat it; nothing of theirs is stored
-    const s64 offset = q_offset(p, c.request, c.first_row + (row < c.rows ? row : c.rows - 1));
-    const u8 *at = (const u8 *)p.q + 2 * (offset + warp_id() * K_STEPS * 16);
-    const int word = lane_id() & 3;
+    const int real_row = c.first_row + (row < c.rows ? row : c.rows - 1);
+    const u8 *from = (const u8 *)p.q + 2 * q_offset(p, c.request, real_row);
+    const s64 shift = q_rope_shift(p, c.request, real_row);
+    const int first = warp_id() * K_STEPS * 32, word = lane_id() & 3;  // bytes
 #pragma unroll
-    for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = ldg_nc_v4(at + i * 64 + word * 16);
+    for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = ldg_nc_v4(query_at(from, first + i * 64 + word * 16, shift));
     if (K_STEPS % 2) {
-      q.b[K_STEPS - 1][t][0] = ldg_nc_u32(at + (K_STEPS - 1) * 32 + word * 4);
-      q.b[K_STEPS - 1][t][1] = ldg_nc_u32(at + (K_STEPS - 1) * 32 + word * 4 + 16);
+      q.b[K_STEPS - 1][t][0] = ldg_nc_u32(query_at(from, first + (K_STEPS - 1) * 32 + word * 4, shift));
+      q.b[K_STEPS - 1][t][1] = ldg_nc_u32(query_at(from, first + (K_STEPS - 1) * 32 + word * 4 + 16, shift));
     }
   }
 }
@@ -288,6 +294,7 @@ struct SoftmaxRow {
   int row;          // of the CTA
   int position;     // first one of this lane among the 16 of a tile
   int node;         // of the request; -1: no such row
+  int first;        // position of the first token that it may see, if there is a window
   float max;        // so far, in log2 units; -inf before the first visible token
   // Sums of the weights, one per token position so that both kinds of row add up in one order: as computed, for the log-sum-exp,
   // and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
@@ -299,7 +306,7 @@ struct SoftmaxRow {
 };
 
 template <int L, int T>
-DEV void softmax_start(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_row) {
+DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_row) {
   x.row = row;
   x.position = lane_of_row * T;
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
@@ -307,18 +314,50 @@ DEV void softmax_start(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, in
 #pragma unroll
   for (int i = 0; i < T; i++) x.sum[i] = x.rounded[i] = 0.f;
   x.mask = 0;
-  if (MASK_WORDS <= 2 && x.node >= 0) {
-    x.mask = visible_tokens(p, c.request, x.node, c.request.prefix);
-    if (MASK_WORDS == 2) x.mask |= (u64)visible_tokens(p, c.request, x.node, c.request.prefix + 32) << 32;
+  x.first = 0;
+}
+// What the two rows of a lane may see, in one loop, since the code is long. Of the CTAs that share a request only those with a
+// tile of drafts need the mask, all do for the depth of a node in a window.
+DEV void softmax_view(const dw_params &p, const Cta &c, int node_x, int node_y, u64 (&masks)[2], int (&firsts)[2]) {
+  const bool drafts = MASK_WORDS <= 2 && tile_token(c, c.tiles.count - 1) + TILE > c.request.prefix;
+  if (!drafts && !p.window) return;
+#pragma unroll 1
+  for (int i = 0; i < 2; i++) {
+    const int node = i ? node_y : node_x;
+    if (node < 0) continue;
+    u64 mask = MASK_WORDS <= 2 ? all_draft_bits(p, c.request, node) : 0;
+    int first = 0;
+    if (p.window) {
+      first = (MASK_WORDS <= 2 ? position_in(p, c.request, node, mask) : node_position(p, c.request, node)) - p.window + 1;
+      if (MASK_WORDS <= 2 && first > c.request.prefix) mask = window_drafts(p, c.request, mask, first);
+    }
+    if (i) masks[1] = mask, firsts[1] = first;
+    else masks[0] = mask, firsts[0] = first;
   }
 }
-// Visible tokens t0, t0 + 1, ... as bits, for a tile that reaches past the prefix.
+// Visible tokens t0, t0 + 1, ... as bits, for a tile that reaches past the prefix or before a row's window.
 template <int L, int T>
 DEV u32 softmax_visible(const dw_params &p, const Cta &c, const SoftmaxRow<L, T> &x, int t0) {
   if (x.node < 0) return 0;
-  if (MASK_WORDS > 2) return visible_tokens(p, c.request, x.node, t0);
+  if (MASK_WORDS > 2) return visible_tokens(p, c.request, x.node, x.first, t0);
   const int column = t0 - c.request.prefix;
-  return column >= 64 ? 0u : column >= 0 ? (u32)(x.mask >> column) : (u32)(x.mask << -column) | ((1u << -column) - 1);
+  const u32 prefix = p.window ? tokens_from(x.first, t0) : ~0u;
+  if (column <= -TILE) return prefix;
+  return column >= 64 ? 0u : column >= 0 ? (u32)(x.mask >> column) : (u32)(x.mask << -column) | (((1u << -column) - 1) & prefix);
+}
+// From this token on every row of the CTA sees the prefix: the greatest `first` of all lanes of the softmax warps.
+DEV int softmax_window_end(const Cta &c, int first) {
+#pragma unroll
+  for (u32 d = 1; d < 32; d <<= 1) {
+    const int other = (int)shuffle_xor((u32)first, d);
+    first = other > first ? other : first;
+  }
+  const smem_addr ends = c.shared + WINDOW_ENDS;
+  if (lane_id() == 0) sts_u32(ends + (warp_id() - FIRST_SOFTMAX_WARP) * 4, (u32)first);
+  barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
+  const u32x4 all = lds_u32x4(ends);
+  const int x = (int)all.x > (int)all.y ? (int)all.x : (int)all.y, y = (int)all.z > (int)all.w ? (int)all.z : (int)all.w;
+  return x > y ? x : y;
 }
 template <int L, int T>
 DEV void softmax_read(smem_addr scores, SoftmaxRow<L, T> &x) {
@@ -342,14 +381,19 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
 #pragma unroll
   for (int i = 0; i < T; i++) x.s[i] *= p.scale_log2;
   x.poison = false;
-  if (!edge) return;
-  const u32 visible = softmax_visible(p, c, x, t0);
+  if (edge) {
+    const u32 visible = softmax_visible(p, c, x, t0);
 #pragma unroll
-  for (int i = 0; i < T; i++) {
-    if (visible >> score_token(x.position + i) & 1) continue;
-    x.poison |= !(fabsf(x.s[i]) < INF);
-    x.s[i] = MINUS_INF;
+    for (int i = 0; i < T; i++) {
+      if (visible >> score_token(x.position + i) & 1) continue;
+      x.poison |= !(fabsf(x.s[i]) < INF);
+      x.s[i] = MINUS_INF;
+    }
   }
+  if (p.cap_log2 == 0.f) return;
+#pragma unroll
+  for (int i = 0; i < T; i++)
+    if (x.s[i] != MINUS_INF) x.s[i] = soft_cap(p, x.s[i]);
 }
 template <int T>
 DEV float largest(const float (&v)[T]) {
@@ -449,24 +493,32 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   SoftmaxRow<4, 4> x;
   SoftmaxRow<16, 1> y;
   const bool has_x = NT >= 4 || thread / 4 < 8 * NT;
-  softmax_start(p, c, x, thread / 4, thread % 4);
-  if (TAIL) softmax_start(p, c, y, 32 + thread / 16, thread % 16);
+  softmax_start(c, x, thread / 4, thread % 4);
+  if (TAIL) softmax_start(c, y, 32 + thread / 16, thread % 16);
+  {
+    u64 masks[2] = {0, 0};
+    int firsts[2] = {0, 0};
+    softmax_view(p, c, x.node, TAIL ? y.node : -1, masks, firsts);
+    x.mask = masks[0], x.first = firsts[0];
+    if (TAIL) y.mask = masks[1], y.first = firsts[1];
+  }
   Turn<SLOTS> ring;  // only to clean a tile
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
-  int t0 = tile_token(c, 0);
+  int t0 = tile_token(c, 0), window_end = 0;
+  if (p.window) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const smem_addr read = c.shared + SCORES + scores.at * SCORE_BYTES;
-    const bool drafts = t0 + TILE > c.request.prefix;
+    const bool edge = t0 + TILE > c.request.prefix || t0 < window_end;
     scores.wait_full(c.shared + BAR_SCORES_FULL);
     if (has_x) softmax_read(read, x);
     if (TAIL) softmax_read(read, y);
     scores.arrive(c.shared + BAR_SCORES_EMPTY);
 
-    softmax_mask(p, c, x, t0, drafts);
-    if (TAIL) softmax_mask(p, c, y, t0, drafts);
-    if (drafts) {
+    softmax_mask(p, c, x, t0, edge);
+    if (TAIL) softmax_mask(p, c, y, t0, edge);
+    if (edge) {
       // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
       const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
       if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u16(flags + warp * 2, 1);
@@ -688,16 +740,17 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   const Work guess = guess_work(p);
   if (is_loader(warp_id()) && by_table(p) && guess.request >= 0) {
     c.request.index = guess.request;
-    loader_start(p, c.request, find_tiles(p, guess, 0), l);
+    loader_start(p, c.request, find_tiles(p, guess, 0, 0), l);
   }
   const int guess_len = guess_length(p, guess);
   init_barriers(c.shared);
   const Work work = find_work(p, guess, guess_len);
-  const bool guessed = work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
+  const bool guessed =
+    !p.window && work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
   int nt = 0;
   if (work.request >= 0) {
     c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
-    c.tiles = find_tiles(p, work, c.request.total);
+    c.tiles = find_tiles(p, work, all_tiles(c.request), window_tile(p, c.request));
     c.slot = work.share.first_slot + work.range;
     nt = group_tiles(p, c.request, blockIdx.x, &c.first_row);
     c.first_row *= 8;

@@ -23,11 +23,17 @@ struct Tiles {
   int first, stride, count;
 };
 
+// With a window, the first tile that any row of a request sees: no row stands before the prefix's end.
+DEV int window_tile(const dw_params &p, const Request &r) {
+  const int first = r.prefix - p.window + 1;
+  return p.window && first > 0 ? first / TILE : 0;
+}
+DEV int all_tiles(const Request &r) { return (r.total + TILE - 1) / TILE; }
+DEV int request_tiles(const dw_params &p, const Request &r) { return all_tiles(r) - window_tile(p, r); }
 // Tiles of request b, whose kv_len is `len`.
 DEV int tiles_of(const dw_params &p, int b, int len) {
-  const int drafts = lengths_with_drafts(p) ? 0 : rows_vary(p) ? ldg_nc_s32(p.qo_indptr + b + 1) - ldg_nc_s32(p.qo_indptr + b)
-                                                                : p.width;
-  return (len + drafts + TILE - 1) / TILE;
+  if (lengths_with_drafts(p) && !p.window) return (len + TILE - 1) / TILE;
+  return request_tiles(p, load_request(p, b, len));
 }
 
 DEV int tiles_of(const dw_params &p, int b) { return tiles_of(p, b, ldg_nc_s32(p.kv_len + b)); }
@@ -106,22 +112,22 @@ DEV Work find_work(const dw_params &p, const Work &guess, int len) {
 // Partial results of a request, for the combine kernel.
 DEV Share find_share(const dw_params &p, const Request &r) {
   Share equal{p.ranges, r.index * p.ranges};
-  if (lengths_decide(p)) return equal_shares(p, (r.total + TILE - 1) / TILE) ? equal : ragged_share(p, 0, r.index).share;
+  if (lengths_decide(p)) return equal_shares(p, request_tiles(p, r)) ? equal : ragged_share(p, 0, r.index).share;
   if (fixed_split(p) && r.total < p.ranges * p.split_tokens)
     equal.ranges = r.total > 0 ? (r.total + p.split_tokens - 1) / p.split_tokens : 1;
   return equal;
 }
 
-DEV Tiles find_tiles(const dw_params &p, const Work &w, int total) {
-  const int all = (total + TILE - 1) / TILE;
+// Of the request's tiles, the first `skip` of which nobody sees.
+DEV Tiles find_tiles(const dw_params &p, const Work &w, int all, int skip) {
   if (fixed_split(p)) {
-    const int each = p.split_tokens / TILE, first = w.range * each;
-    const int left = all - first;
-    return Tiles{first, 1, left < 0 ? 0 : left < each ? left : each};
+    const int each = p.split_tokens / TILE, start = w.range * each, end = start + each < all ? start + each : all;
+    const int first = start > skip ? start : skip;
+    return Tiles{first, 1, end > first ? end - first : 0};
   }
-  const int stride = w.share.ranges, left = all - w.range;
+  const int stride = w.share.ranges, left = all - skip - w.range;
   // Equal shares divide by multiplication: exact for all tile counts and shares that fit a launch (count x ranges < 2^32).
   const u32 up = left > 0 ? left + stride - 1 : 0;
   const u32 count = stride == 1 ? up : stride == p.ranges ? (u32)((u64)up * p.ranges_inverse >> 32) : up / stride;
-  return Tiles{w.range, stride, (int)count};
+  return Tiles{skip + w.range, stride, (int)count};
 }

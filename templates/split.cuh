@@ -9,19 +9,20 @@ extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constan
   const Work w = find_work(p, guess, guess_length(p, guess));
   if (w.request < 0) return;
   const Request r = load_request(p, w.request);
-  const Tiles tiles = find_tiles(p, w, r.total);
+  const Tiles tiles = find_tiles(p, w, all_tiles(r), window_tile(p, r));
   const int index = blockIdx.x * 4 + warp_id();
   if (index >= r.rows()) return;
   const int node = row_node(index);
   const bool dead = node_dead(p, r, node);
 
   Row row;
-  row_start(row, (const u16 *)p.q + q_offset(p, r, index), p.scale_log2);
+  row_start(row, query_vector(p, r, index), p.scale_log2);
+  const int first = first_position(p, r, node);
   for (int j = 0; j < tiles.count && !dead; j++) {
     const int t0 = (tiles.first + j * tiles.stride) * TILE;
-    const u32 visible = visible_tokens(p, r, node, t0);
+    const u32 visible = visible_tokens(p, r, node, first, t0);
     for (int i = 0; i < TILE; i++)
-      if (visible >> i & 1) row_token(row, (const u16 *)kv_address(p, kv_entry(p, r, t0 + i), t0 + i));
+      if (visible >> i & 1) row_token(p, row, token_vector(p, r, t0 + i));
   }
 
   const s64 at = (s64)(w.share.first_slot + w.range) * p.rows + index;
