@@ -459,11 +459,12 @@ static void write_request_mask(dw__gpu_problem *problem, uint64_t seed, int b, i
   }
 }
 
-// What nobody may read: NaN, or for a bias "seen".
+// What nobody may read says "seen". With drafts elsewhere nothing of it is read: all would be dead.
 static void poison_mask(dw__gpu_problem *problem) {
-  uint32_t *mask = (uint32_t *)problem->mask.host;
-  if (problem->spec.mask_kind == DW_MASK_BIAS_F32) memset(mask, 0, problem->mask.bytes);
-  else memset(mask, 0xED, problem->mask.bytes);
+  const dw__gpu_spec *spec = &problem->spec;
+  memset(problem->mask.host, spec->mask_kind == DW_MASK_BIAS_F32 ? 0 : 0xED, problem->mask.bytes);
+  if (!spec->drafts_elsewhere || spec->mask_kind != DW_MASK_PARENTS) return;
+  for (size_t i = 0; i < problem->mask.bytes / 4; i++) ((int32_t *)problem->mask.host)[i] = -2;
 }
 
 static dw_status write_mask(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
@@ -478,7 +479,8 @@ static dw_status write_mask(dw__gpu_problem *problem, uint64_t seed, dw_error *e
   else poison_mask(problem);
   bool shared = is_matrix(spec) && spec->mask_shared;
   int64_t row = 0;
-  for (int b = 0; b < (shared ? 1 : spec->batch) && !status; b++) {
+  int matrices = spec->drafts_elsewhere ? 0 : shared ? 1 : spec->batch;
+  for (int b = 0; b < matrices && !status; b++) {
     int nodes = shared ? (int)width : problem->rows[b];
     make_tree(problem, seed, b, nodes, parents);
     if (view) make_view(problem, seed, b, nodes, parents, view);
@@ -715,7 +717,7 @@ static dw_status read_count(dw__gpu_problem *problem, uint32_t *value, dw_error 
   return dw__gpu_download(problem->gpu, value, problem->count, sizeof *value, error);
 }
 
-dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, dw_error *error) {
+static dw_status count_outside(dw__gpu_problem *problem, int rows, uint32_t *written, dw_error *error) {
   const dw_shape *shape = &problem->spec.shape;
   const dw_args *args = &problem->args;
   int size = (int)dw__dtype_size(shape->out);
@@ -725,7 +727,7 @@ dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, d
     .lead = GUARD / size,
     .row_stride = args->out_row_stride,
     .head_stride = args->out_head_stride,
-    .rows = problem->owned_rows,
+    .rows = rows,
     .element_bytes = size,
     .heads = shape->heads,
     .head_elements = shape->head_dim_v,
@@ -736,7 +738,7 @@ dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, d
     .lead = GUARD / 4,
     .row_stride = args->lse_row_stride,
     .head_stride = 1,
-    .rows = problem->spec.no_lse ? 0 : problem->owned_rows,
+    .rows = problem->spec.no_lse ? 0 : rows,
     .element_bytes = 4,
     .heads = shape->heads,
     .head_elements = 1,
@@ -745,6 +747,14 @@ dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, d
   if (!status) status = run_count(problem, DW__TOOL_OUTSIDE, &out, error);
   if (!status) status = run_count(problem, DW__TOOL_OUTSIDE, &lse, error);
   return status ? status : read_count(problem, written, error);
+}
+
+dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, dw_error *error) {
+  return count_outside(problem, problem->owned_rows, written, error);
+}
+
+dw_status dw__gpu_problem_written(dw__gpu_problem *problem, uint32_t *written, dw_error *error) {
+  return count_outside(problem, 0, written, error);
 }
 
 dw_status dw__gpu_problem_keep(dw__gpu_problem *problem, dw_error *error) {

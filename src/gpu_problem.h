@@ -73,6 +73,8 @@ const dw__gpu_spec *dw__gpu_problem_spec(const dw__gpu_problem *problem);
 dw_status dw__gpu_problem_poison(dw__gpu_problem *problem, dw_error *error);
 // Elements written that are in no request's row.
 dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, dw_error *error);
+// Elements written at all.
+dw_status dw__gpu_problem_written(dw__gpu_problem *problem, uint32_t *written, dw_error *error);
 // Keeps a copy of out and lse, and counts the words in which they differ from it.
 dw_status dw__gpu_problem_keep(dw__gpu_problem *problem, dw_error *error);
 dw_status dw__gpu_problem_differ(dw__gpu_problem *problem, uint32_t *words, dw_error *error);

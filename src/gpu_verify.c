@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "oracle.h"
+#include "random_case.h"
 
 // A buffer that grows.
 typedef struct room {
@@ -444,6 +445,7 @@ typedef struct trial {
   const dw__gpu_check *check;
   dw__gpu_problem *problem;
   const dw_kernel *kernel;
+  dw_bounds bounds;
   dw_args args;
 } trial;
 
@@ -525,15 +527,62 @@ static dw_status run_graph(trial *t, dw__graph *graph, dw__gpu_verdict *verdict,
   return DW_OK;
 }
 
+static dw_status refuse_one(trial *t, const dw__plan *plan, uint64_t *seed, dw_error *error) {
+  dw_args args = t->args;
+  dw_error checked = {0}, launched = {0};
+  dw__broken broken = dw__args_break(&t->check->shape, &t->bounds, plan, seed, &args);
+  dw_status status = dw_args_check(t->kernel, &args, &checked);
+  bool right = status == DW_BAD_ARGUMENT && dw__broken_named(&broken, &checked);
+  status = dw_launch(t->kernel, &args, dw__gpu_stream(t->gpu), &launched);
+  right = right && status == DW_BAD_ARGUMENT && strcmp(checked.message, launched.message) == 0;
+  status = right ? DW_OK
+                 : dw__fail(error, DW_WRONG_RESULT, broken.field, launched.status ? launched.message : "accepted",
+                            "a refusal that names this field", "arguments with one wrong field: %s", broken.what);
+  dw_error_clear(&checked);
+  dw_error_clear(&launched);
+  return status;
+}
+
+// Not one of them may have launched anything: the outputs are still poison.
+static dw_status refuse(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
+  dw__plan plan;
+  uint32_t written = 0;
+  uint64_t seed = t->check->broken_seed;
+  dw_status status = dw__plan_make(&t->check->shape, &t->check->variant, &t->bounds, &plan, error);
+  if (!status) status = poison(t, error);
+  for (int i = 0; i < t->check->broken && !status; i++) {
+    status = refuse_one(t, &plan, &seed, error);
+    verdict->refused += status == DW_OK;
+  }
+  if (!status) status = dw__gpu_sync(t->gpu, error);
+  if (!status) status = dw__gpu_problem_written(t->problem, &written, error);
+  if (status || !written) return status;
+  return dw__fail_int(error, DW_WRONG_RESULT, "out", written, "0 elements", "a refused launch wrote its output");
+}
+
 static dw_status run_all(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
   dw__graph *graph = NULL;
   dw_status status = run_eager(t, verdict, error);
   if (status) return status;
-  STEP("capture", capture(t, &graph, error));
-  status = run_graph(t, graph, verdict, error);
-  if (!status) verdict->step = "all";
-  dw__graph_free(t->gpu, graph);
-  return status;
+  if (!t->check->no_replay) {
+    STEP("capture", capture(t, &graph, error));
+    status = run_graph(t, graph, verdict, error);
+    dw__graph_free(t->gpu, graph);
+  }
+  if (status) return status;
+  if (t->check->broken) STEP("refusal", refuse(t, verdict, error));
+  verdict->step = "all";
+  return DW_OK;
+}
+
+static dw_bounds bounds_of(const trial *t) {
+  dw_bounds bounds = dw__gpu_problem_bounds(t->problem);
+  bounds.split_tokens = t->check->split_tokens;
+  if (!t->check->spare) return bounds;
+  bounds.total_q += 2 * t->check->shape.width;
+  bounds.batch += 2;
+  bounds.kv_len = bounds.kv_len * 2 + 100;
+  return bounds;
 }
 
 dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge *judge, const dw__gpu_check *check,
@@ -544,10 +593,9 @@ dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge 
   dw_kernel *kernel = NULL;
   dw_status status = dw__gpu_problem_make(tools, &check->spec, &t.problem, error);
   if (!status) {
-    dw_bounds bounds = dw__gpu_problem_bounds(t.problem);
-    bounds.split_tokens = check->split_tokens;
+    t.bounds = bounds_of(&t);
     verdict->step = "kernel";
-    status = dw_kernel_get(ctx, &check->shape, &check->variant, &bounds, &kernel, error);
+    status = dw_kernel_get(ctx, &check->shape, &check->variant, &t.bounds, &kernel, error);
   }
   if (!status) {
     t.kernel = kernel;
