@@ -36,7 +36,7 @@ int cli_cache(const cli_command *self, int argc, char **argv);
 int cli_doctor(const cli_command *self, int argc, char **argv);
 
 // ---- options (src/cli_options.c) ------------------------------------------------------------------------------
-typedef enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_INT, CLI_INTS, CLI_WORD } cli_kind;
+typedef enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_INT, CLI_INTS, CLI_NUMBER, CLI_WORD } cli_kind;
 
 #define CLI_LIST_MAX 64
 typedef struct cli_list {
@@ -48,8 +48,8 @@ typedef struct cli_option {
   const char *name;      // without the two dashes
   const char *argument;  // its name in the help; CLI_WORD: the words allowed, parted by '|'. NULL for a flag
   cli_kind kind;
-  void *value;      // FLAG bool, TEXT const char *, INT int, INTS cli_list, WORD int (index of the word)
-  int least, most;  // INT, INTS
+  void *value;      // FLAG bool, TEXT const char *, INT int, INTS cli_list, NUMBER double, WORD int (index of the word)
+  int least, most;  // INT, INTS, NUMBER
   const char *help;
 } cli_option;
 
@@ -95,6 +95,9 @@ typedef struct cli_problem {
   int seed, split_tokens;
   bool overlap;      // the call may start while the kernel before it runs
   bool prefix_only;  // lengths without the drafts
+  int window;
+  double soft_cap;
+  bool mask_shared, positions, sinks, q_rope, kv_rope, drafts_elsewhere, strided;  // as in dw__problem_spec
   bool sanitize;
 } cli_problem;
 // Lengths around a tile's and a page's edges, a tree by parents.

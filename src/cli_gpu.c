@@ -38,6 +38,8 @@ static dw_status put_all(dw__gpu *gpu, const dw__problem *problem, dw_args *args
     {args->draft_slots, &args->draft_slots, problem->draft_slots_bytes},
     {args->block_table, (const void **)&args->block_table, problem->table_bytes},
     {args->mask, &args->mask, problem->mask_bytes},
+    {args->positions, (const void **)&args->positions, problem->positions_bytes},
+    {args->sinks, (const void **)&args->sinks, (size_t)problem->spec.shape.heads * sizeof(float)},
     {args->mask_indptr, (const void **)&args->mask_indptr, (batch + 1) * sizeof(int64_t)},
   };
   dw_status status = DW_OK;

@@ -138,6 +138,15 @@ static int read_ints(const cli_option *option, const char *text) {
   }
 }
 
+static int read_number(const cli_option *option, const char *text) {
+  char *end;
+  double number = strtod(text, &end);
+  if (!*text || *end || !(number >= option->least && number <= option->most))
+    return cli_usage("--%s: found \"%.60s\", allowed a number from %d to %d", option->name, text, option->least, option->most);
+  *(double *)option->value = number;
+  return CLI_GO_ON;
+}
+
 static int read_word(const cli_option *option, const char *text) {
   int index = 0;
   for (const char *at = option->argument;; index++) {
@@ -158,6 +167,7 @@ static int read_value(const cli_option *option, const char *text) {
     case CLI_TEXT: *(const char **)option->value = text; return CLI_GO_ON;
     case CLI_INT: return read_int(option, text, strlen(text), option->value);
     case CLI_INTS: return read_ints(option, text);
+    case CLI_NUMBER: return read_number(option, text);
     case CLI_WORD: return read_word(option, text);
   }
   return CLI_USAGE;

@@ -34,7 +34,7 @@ dw_bounds cli_problem_bounds(const dw_shape *shape, const cli_problem *asked) {
   dw_bounds bounds = cli_bounds(shape, batch_of(asked), longest(asked) + shape->width);
   bounds.split_tokens = asked->split_tokens;
   // What holds for these calls is promised, so that both kinds of kernel are checked.
-  bool table = asked->addressing == DW_BLOCK_TABLE && !asked->prefix_only && !asked->split_tokens;
+  bool table = asked->addressing == DW_BLOCK_TABLE && !asked->prefix_only && !asked->drafts_elsewhere && !asked->split_tokens;
   bounds.call = table ? DW_CALL_TABLE : DW_CALL_ANY;
   return bounds;
 }
@@ -51,7 +51,17 @@ static dw_status make(const dw_shape *shape, const cli_problem *asked, dw__probl
     .mask_kind = (dw_mask)asked->mask,
     .tree = DW__TREE_RANDOM,
     .addressing = (dw_addressing)asked->addressing,
-    .lengths_include_drafts = !asked->prefix_only,
+    .lengths_include_drafts = !asked->prefix_only && !asked->drafts_elsewhere,
+    .one_tree = asked->mask_shared,
+    .mask_shared = asked->mask_shared,
+    .q_rope = asked->q_rope,
+    .kv_rope = asked->kv_rope,
+    .window = asked->window,
+    .positions = asked->positions ? 2 : 0,
+    .soft_cap = (float)asked->soft_cap,
+    .sinks = asked->sinks,
+    .drafts_elsewhere = asked->drafts_elsewhere,
+    .strided = asked->strided,
     .shuffle = 1,
     .q_scale = 1,
     .spare_pages = 1,
@@ -271,8 +281,18 @@ int cli_verify(const cli_command *self, int argc, char **argv) {
     {"lengths", "N,...", CLI_INTS, &problem->lengths, 0, 1 << 22, "committed tokens of the requests (0,17,100)"},
     {"batch", "N", CLI_INT, &problem->batch, 1, 4096, "requests; lengths are dealt out in turn (default: one a length)"},
     {"mask", "none|parents|bits|bytes|bytes-full|bias", CLI_WORD, &problem->mask, 0, 0, "how the tree is given (parents)"},
+    {"mask-shared", NULL, CLI_FLAG, &problem->mask_shared, 0, 0, "bytes, bias: one matrix for all requests"},
     {"addressing", "csr|table", CLI_WORD, &problem->addressing, 0, 0, "how the KV is found (csr)"},
     {"prefix-only", NULL, CLI_FLAG, &problem->prefix_only, 0, 0, "lengths count the prefix, not the drafts"},
+    {"drafts-elsewhere", NULL, CLI_FLAG, &problem->drafts_elsewhere, 0, 0, "the KV of the drafts is on another rank"},
+    {"q-rope", NULL, CLI_FLAG, &problem->q_rope, 0, 0, "the last elements of q lie apart"},
+    {"kv-rope", NULL, CLI_FLAG, &problem->kv_rope, 0, 0, "the last elements of the KV's tokens lie in another pool"},
+    {"strided", NULL, CLI_FLAG, &problem->strided, 0, 0, "rows, tokens, pages and masks with gaps between them"},
+    {"window", "N", CLI_INT, &problem->window, 0, 1 << 30, "a row sees the last N positions alone, its own included (0: all)"},
+    {"positions", NULL, CLI_FLAG, &problem->positions, 0, 0,
+     "window: positions from an array, some behind their nodes' depths"},
+    {"soft-cap", "X", CLI_NUMBER, &problem->soft_cap, 0, 1000000, "scores stay below X (0: no cap)"},
+    {"sinks", NULL, CLI_FLAG, &problem->sinks, 0, 0, "a sink for each head"},
     {"overlap", NULL, CLI_FLAG, &problem->overlap, 0, 0, "the call may start while the kernel before it runs"},
     {"split-tokens", "N", CLI_INT, &problem->split_tokens, 16, 1 << 20,
      "fixed KV ranges of so many tokens, a multiple of 16 (default: auto)"},

@@ -157,6 +157,8 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->draft_slots, problem->draft_slots_bytes, 0);
   add(all, args->block_table, problem->table_bytes, 0);
   add(all, args->mask, problem->mask_bytes, before);
+  add(all, args->positions, problem->positions_bytes, before);
+  add(all, args->sinks, (size_t)now->kernel->shape.heads * sizeof(float), before);
   add(all, args->mask_indptr, (batch + 1) * sizeof(int64_t), before);
   add(all, now->space->start, partial, at == ATTEND ? before | write : previous);
   add(all, now->space->start + partial, now->space->size - partial, at == PACK ? before | write : previous);

@@ -29,8 +29,9 @@ dw__request dw__oracle_request(const dw_shape *shape, const dw_args *args, int i
   int width = row_width(shape, args), length = args->kv_len[index] > 0 ? args->kv_len[index] : 0;
   request.first_row = args->qo_indptr ? args->qo_indptr[index] : index * width;
   request.rows = args->qo_indptr ? args->qo_indptr[index + 1] - request.first_row : width;
-  request.tokens = args->lengths_include_drafts ? length : length + request.rows;
+  request.tokens = args->lengths_include_drafts || args->drafts_elsewhere ? length : length + request.rows;
   request.prefix = request.tokens > request.rows ? request.tokens - request.rows : 0;
+  if (args->drafts_elsewhere) request.prefix = length;  // what is here is prefix to every row
   return request;
 }
 
@@ -108,6 +109,7 @@ static bool says(const dw_args *args, int64_t at, int row, int draft) {
 // A row's view of its request's drafts, a byte each, as the mask says. False: a dead node, which sees nothing at all.
 static bool view_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row, unsigned char *view) {
   memset(view, 0, (size_t)request->rows);
+  if (args->drafts_elsewhere) return true;
   if (args->mask_kind == DW_MASK_PARENTS) {
     const int32_t *parents = (const int32_t *)args->mask + request->first_row;
     for (int node = row; node >= 0; node = parents[node]) view[node] = parents[row] != -2;
@@ -116,6 +118,17 @@ static bool view_of(const dw_shape *shape, const dw_args *args, const dw__reques
   int64_t at = mask_row(shape, args, request, row);
   for (int j = 0; j < request->rows; j++) view[j] = says(args, at, row, j);
   return true;
+}
+
+// The row's token in its sequence: where the caller says, else behind the prefix and the other drafts that it sees. `view` is
+// room for `rows` bytes.
+static int64_t position_of(const dw_shape *shape, const dw_args *args, const dw__request *request, int row,
+                           unsigned char *view) {
+  if (args->positions) return args->positions[request->first_row + row];
+  view_of(shape, args, request, row, view);
+  int64_t position = request->prefix;
+  for (int j = 0; j < request->rows; j++) position += j != row && view[j];
+  return position;
 }
 
 // ---- one item -------------------------------------------------------------------------------------------------
@@ -131,7 +144,10 @@ typedef struct item {
   float *kv;                  // [BLOCK, qk], rows past tokens are 0
   unsigned char *seen;        // [ITEM_MOST, BLOCK]
   unsigned char *views;       // [rows of the item, rows of the request]
+  int64_t *positions;         // with a window: [rows of the request]
+  int placed;                 // the request whose positions these are, or -1
   unsigned char live[ITEM_MOST];
+  int64_t start[ITEM_MOST];                // the first token that the window shows
   double most[ITEM_MOST], sum[ITEM_MOST];  // softmax: running maximum of the scores, sum of exp(score - maximum)
   void *wide_q, *wide_kv;                  // the same as q and kv in the arithmetic's type
   void *scores, *out;                      // [ITEM_MOST, BLOCK], [ITEM_MOST, v]
@@ -183,15 +199,34 @@ static void load_q(item *work, const dw__request *request) {
   }
 }
 
+static void load_positions(item *work, const dw__request *request) {
+  const job *all = work->job;
+  if (!all->args->window || work->placed == request->index) return;
+  for (int row = 0; row < request->rows; row++)
+    work->positions[row] = position_of(all->shape, all->args, request, row, work->views);
+  work->placed = request->index;
+}
+
+// The window takes from the mask's view what lies too far back.
+static void load_view(item *work, const dw__request *request, int row, unsigned char *view) {
+  const job *all = work->job;
+  int heads = all->shape->heads, window = all->args->window;
+  bool live = view_of(all->shape, all->args, request, row, view);
+  int64_t start = window ? work->positions[row] - window + 1 : 0;
+  for (int j = 0; j < request->rows && window; j++) view[j] = view[j] && work->positions[j] >= start;
+  for (int i = 0; i < work->count; i++) {
+    if ((work->first + i) / heads != row) continue;
+    work->live[i] = live;
+    work->start[i] = start;
+  }
+}
+
 static void load_views(item *work, const dw__request *request) {
   int heads = work->job->shape->heads;
   int first = work->first / heads, last = (work->first + work->count - 1) / heads;
-  for (int row = first; row <= last; row++) {
-    unsigned char *view = work->views + (size_t)(row - first) * (size_t)request->rows;
-    bool live = view_of(work->job->shape, work->job->args, request, row, view);
-    for (int i = 0; i < work->count; i++)
-      if ((work->first + i) / heads == row) work->live[i] = live;
-  }
+  load_positions(work, request);
+  for (int row = first; row <= last; row++)
+    load_view(work, request, row, work->views + (size_t)(row - first) * (size_t)request->rows);
 }
 
 static void load_block(item *work, const dw__request *request, int token) {
@@ -207,8 +242,22 @@ static void load_block(item *work, const dw__request *request, int token) {
   memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
     const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)request->rows;
-    for (int j = 0; j < work->tokens; j++)
-      work->seen[i * BLOCK + j] = work->live[i] && (token + j < request->prefix || view[token + j - request->prefix]);
+    for (int j = 0; j < work->tokens; j++) {
+      int draft = token + j - request->prefix;
+      work->seen[i * BLOCK + j] = work->live[i] && (draft < 0 ? token + j >= work->start[i] : view[draft]);
+    }
+  }
+}
+
+// A sink is there before the first token: the largest score so far, of weight 1.
+static void load_sinks(item *work) {
+  const float *sinks = work->job->args->sinks;
+  for (int i = 0; i < ITEM_MOST; i++) work->most[i] = -INFINITY, work->sum[i] = 0;
+  for (int i = 0; i < work->count && sinks; i++) {
+    float sink = sinks[(work->first + i) % work->job->shape->heads];
+    if (!work->live[i] || sink == -INFINITY) continue;
+    work->most[i] = (double)sink;
+    work->sum[i] = 1;
   }
 }
 
@@ -217,7 +266,7 @@ static void run_item(item *work) {
   dw__request request = dw__oracle_request(all->shape, all->args, work->request);
   load_q(work, &request);
   load_views(work, &request);
-  for (int i = 0; i < ITEM_MOST; i++) work->most[i] = -INFINITY, work->sum[i] = 0;
+  load_sinks(work);
   all->math->begin(work);
   for (int token = 0; token < request.tokens; token += BLOCK) {
     load_block(work, &request, token);
@@ -269,7 +318,8 @@ static void begin_exact(item *work) {
 // The softmax of one vector over one block: scores become weights; returns what the earlier sums have to be multiplied by.
 static double weights_exact(item *work, int vector, double *scores) {
   const unsigned char *seen = work->seen + vector * BLOCK;
-  double most = work->most[vector];
+  double most = work->most[vector], cap = (double)work->job->args->soft_cap;
+  for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanh(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
     if (seen[j] && scores[j] > most) most = scores[j];
   double keep = work->most[vector] == most ? 1 : exp(work->most[vector] - most);
@@ -295,7 +345,7 @@ static void block_exact(item *work) {
   }
 }
 
-// The sum is 0 only where nothing was seen: the largest weight is 1.
+// The sum is 0 only where nothing was seen, nor a sink: the largest weight is 1.
 static void end_exact(item *work, int vector, double *out, double *lse) {
   size_t v = (size_t)work->job->shape->head_dim_v;
   const double *sum = (double *)work->out + (size_t)vector * v;
@@ -338,7 +388,8 @@ static void begin_plain(item *work) { memset(work->out, 0, ITEM_MOST * (size_t)w
 // As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the KV type.
 static float weights_plain(item *work, int vector, float *scores) {
   const unsigned char *seen = work->seen + vector * BLOCK;
-  float most = (float)work->most[vector], sum = (float)work->sum[vector];
+  float most = (float)work->most[vector], sum = (float)work->sum[vector], cap = work->job->args->soft_cap;
+  for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanhf(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
     if (seen[j] && scores[j] > most) most = scores[j];
   float keep = (float)work->most[vector] == most ? 1 : expf((float)work->most[vector] - most);
@@ -423,7 +474,20 @@ static dw_status check_mask_indptr(const dw_args *args, const dw__request *reque
   return DW_OK;
 }
 
+static dw_status check_positions(const dw_args *args, const dw__request *request, dw_error *error) {
+  for (int i = 0; i < request->rows; i++) {
+    int position = args->positions[request->first_row + i];
+    if (position >= request->prefix) continue;
+    char field[48], allowed[48];
+    snprintf(field, sizeof field, "positions[%d]", request->first_row + i);
+    snprintf(allowed, sizeof allowed, "at least %d", request->prefix);
+    return dw__fail_int(error, DW_BAD_ARGUMENT, field, position, allowed, "a draft comes after the prefix");
+  }
+  return DW_OK;
+}
+
 static dw_status check_mask(const dw_shape *shape, const dw_args *args, const dw__request *request, dw_error *error) {
+  if (args->drafts_elsewhere) return DW_OK;
   switch (args->mask_kind) {
     case DW_MASK_PARENTS:
       return check_parents((const int32_t *)args->mask + request->first_row, request->index, request->rows, error);
@@ -445,7 +509,28 @@ static dw_status check_request(const dw_shape *shape, const dw_args *args, int i
   if (args->addressing == DW_BLOCK_TABLE && (request.tokens + shape->page - 1) / shape->page > args->table_columns)
     return dw__fail_int(error, DW_BAD_ARGUMENT, field, args->kv_len[index], "table_columns x page",
                         "longer than its table row");
-  return check_mask(shape, args, &request, error);
+  dw_status status = check_mask(shape, args, &request, error);
+  if (!status && args->window && args->positions) status = check_positions(args, &request, error);
+  return status;
+}
+
+static dw_status check_scalars(const dw_shape *shape, const dw_args *args, dw_error *error) {
+  char field[48], found[32];
+  if (args->window < 0)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "window", args->window, "0 or more", "tokens that a row sees");
+  snprintf(found, sizeof found, "%g", (double)args->soft_cap);
+  if (!(args->soft_cap >= 0) || isinf(args->soft_cap))
+    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", found, "0 or more", "scores stay below it");
+  for (int h = 0; h < shape->heads && args->sinks; h++) {
+    if (args->sinks[h] < INFINITY) continue;
+    snprintf(field, sizeof field, "sinks[%d]", h);
+    snprintf(found, sizeof found, "%g", (double)args->sinks[h]);
+    return dw__fail(error, DW_BAD_ARGUMENT, field, found, "a number, or -inf", "a score of the softmax");
+  }
+  if (args->drafts_elsewhere && (args->lengths_include_drafts || args->window || args->draft_slots))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", args->drafts_elsewhere,
+                        "0, or lengths of the prefix, no window, no draft_slots", "no draft is in the KV");
+  return DW_OK;
 }
 
 static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *error) {
@@ -471,12 +556,13 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
     {"kv_indptr", args->kv_indptr, args->addressing == DW_CSR},
     {"kv_indices", args->kv_indices, args->addressing == DW_CSR},
     {"block_table", args->block_table, args->addressing == DW_BLOCK_TABLE},
-    {"mask", args->mask, args->mask_kind != DW_MASK_NONE},
-    {"mask_indptr", args->mask_indptr, args->mask_kind == DW_MASK_BYTES_FULL},
+    {"mask", args->mask, args->mask_kind != DW_MASK_NONE && !args->drafts_elsewhere},
+    {"mask_indptr", args->mask_indptr, args->mask_kind == DW_MASK_BYTES_FULL && !args->drafts_elsewhere},
   };
   for (size_t i = 0; i < DW__COUNT(pointers); i++)
     if (pointers[i].needed && !pointers[i].pointer)
       return dw__fail(error, DW_BAD_ARGUMENT, pointers[i].name, "NULL", "a host pointer", "this array is needed");
+  status = check_scalars(shape, args, error);
   for (int b = 0; b < args->batch && status == DW_OK; b++) status = check_request(shape, args, b, error);
   return status;
 }
@@ -484,22 +570,25 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
 // ---- items and threads ----------------------------------------------------------------------------------------
 
 static void item_free(item *work) {
-  void *blocks[] = {work->q, work->kv, work->seen, work->views, work->wide_q, work->wide_kv, work->scores, work->out};
+  void *blocks[] = {work->q,      work->kv,      work->seen,   work->views, work->positions,
+                    work->wide_q, work->wide_kv, work->scores, work->out};
   for (size_t i = 0; i < DW__COUNT(blocks); i++) dw__release(blocks[i]);
 }
 
 static bool item_make(item *work, const job *all) {
   size_t qk = (size_t)all->shape->head_dim_qk, v = (size_t)all->shape->head_dim_v, size = all->math->size;
-  *work = (item){.job = all};
+  *work = (item){.job = all, .placed = -1};
   work->q = dw__alloc(ITEM_MOST * qk * sizeof(float));
   work->kv = dw__alloc(BLOCK * qk * sizeof(float));
   work->seen = dw__alloc(ITEM_MOST * BLOCK);
   work->views = dw__alloc((size_t)(ITEM_MOST + 1) * (size_t)all->shape->width);
+  work->positions = dw__alloc((size_t)all->shape->width * sizeof *work->positions);
   work->wide_q = dw__alloc(ITEM_MOST * qk * size);
   work->wide_kv = dw__alloc(BLOCK * qk * size);
   work->scores = dw__alloc(ITEM_MOST * BLOCK * size);
   work->out = dw__alloc(ITEM_MOST * v * size);
-  return work->q && work->kv && work->seen && work->views && work->wide_q && work->wide_kv && work->scores && work->out;
+  return work->q && work->kv && work->seen && work->views && work->positions && work->wide_q && work->wide_kv && work->scores &&
+         work->out;
 }
 
 static void *run_items(void *argument) {

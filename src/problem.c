@@ -16,6 +16,11 @@
 static int width_of(const dw__problem_spec *spec) { return spec->width ? spec->width : spec->shape.width; }
 static int rows_of(const dw__problem_spec *spec, int request) { return spec->rows ? spec->rows[request] : width_of(spec); }
 
+// Tokens of a request that the KV has.
+static int tokens_of(const dw__problem_spec *spec, int request) {
+  return spec->prefix[request] + (spec->drafts_elsewhere ? 0 : rows_of(spec, request));
+}
+
 static bool is_matrix(dw_mask kind) { return kind == DW_MASK_BYTES_QLEN || kind == DW_MASK_BIAS_F32; }
 
 static dw_status check_request(const dw__problem_spec *spec, int request, dw_error *error) {
@@ -48,10 +53,23 @@ static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
   return DW_OK;
 }
 
+static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
+  if (spec->window < 0)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "window", spec->window, "0 or more", "tokens that a row sees");
+  if (!(spec->soft_cap >= 0) || isinf(spec->soft_cap))
+    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "no number of 0 or more", "0 or more", "scores stay below it");
+  if (!spec->drafts_elsewhere) return DW_OK;
+  if (spec->lengths_include_drafts || spec->window || spec->draft_slots)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", spec->drafts_elsewhere,
+                        "0, or lengths of the prefix, no window, no draft_slots", "no draft is in the KV");
+  return DW_OK;
+}
+
 static dw_status check(const dw__problem_spec *spec, dw_error *error) {
   dw_status status = dw_shape_check(&spec->shape, error);
   if (!status) status = check_mask(spec, error);
   if (!status) status = check_rope(spec, error);
+  if (!status) status = check_scalars(spec, error);
   if (status) return status;
   if (spec->shape.attention != DW_MLA)
     return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
@@ -92,7 +110,7 @@ typedef struct maker {
   pieces kv, kv_rope;  // the pool
 } maker;
 
-enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK };
+enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK, STREAM_POSITIONS, STREAM_SINKS };
 
 // An own stream of random numbers for each thing, so that contents do not depend on the order of making.
 static uint64_t stream(const maker *make, int kind, int request, int i) {
@@ -133,7 +151,7 @@ static void make_sizes(maker *make) {
     problem->prefix[b] = spec->prefix[b];
     problem->rows[b] = rows_of(spec, b);
     problem->total_q += problem->rows[b];
-    int own = spec->prefix[b] + problem->rows[b], own_pages = (own + spec->shape.page - 1) / spec->shape.page;
+    int own = tokens_of(spec, b), own_pages = (own + spec->shape.page - 1) / spec->shape.page;
     tokens += own;
     pages += own_pages;
     if (own_pages > make->table_pages) make->table_pages = own_pages;
@@ -318,7 +336,7 @@ static void make_matrix_strides(maker *make) {
   args->mask_shared = spec->mask_shared;
   if (!spec->strided) return;
   args->mask_row_stride = width_of(spec) + 3;
-  args->mask_request_stride = width_of(spec) * args->mask_row_stride + 5;
+  if (width_of(spec) % 2) args->mask_request_stride = width_of(spec) * args->mask_row_stride + 5;  // else the usual one
 }
 
 static void make_matrices(maker *make) {
@@ -369,9 +387,48 @@ static void make_rows_of_words(maker *make) {
 }
 
 static void make_mask(maker *make) {
-  dw_mask kind = make->problem->spec.mask_kind;
-  if (kind == DW_MASK_PARENTS || kind == DW_MASK_BITS) make_rows_of_words(make);
+  const dw__problem_spec *spec = &make->problem->spec;
+  dw_mask kind = spec->mask_kind;
+  if (spec->drafts_elsewhere && kind != DW_MASK_NONE) make->problem->args.mask = array(make, 0, &make->problem->mask_bytes);
+  else if (kind == DW_MASK_PARENTS || kind == DW_MASK_BITS) make_rows_of_words(make);
   else if (kind != DW_MASK_NONE) make_matrices(make);
+}
+
+// ---- positions and sinks --------------------------------------------------------------------------------------
+
+static void make_positions(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  if (!spec->positions) return;
+  int32_t *positions = array(make, (size_t)problem->total_q * sizeof *positions, &problem->positions_bytes);
+  int *parents = scratch(make, (size_t)width_of(spec), sizeof *parents),
+      *depth = scratch(make, (size_t)width_of(spec), sizeof *depth);
+  problem->args.positions = positions;
+  int words = (width_of(spec) + 31) / 32;
+  for (int b = 0; b < spec->batch && !make->failed; b++) {
+    uint64_t dice = stream(make, STREAM_POSITIONS, b, 0);
+    make_tree(make, b, parents);
+    dw__tree_masks(parents, problem->rows[b], words, depth, NULL, NULL);
+    for (int i = 0; i < problem->rows[b]; i++) {
+      int own = problem->prefix[b] + (depth[i] > 0 ? depth[i] : 0);
+      if (spec->positions == 2) own += dw__random_below(&dice, 8);
+      *positions++ = spec->window ? own : INT32_MIN;
+    }
+  }
+  dw__release(parents);
+  dw__release(depth);
+}
+
+static void make_sinks(maker *make) {
+  dw__problem *problem = make->problem;
+  int heads = problem->spec.shape.heads;
+  float *sinks = problem->spec.sinks ? array(make, (size_t)heads * sizeof *sinks, NULL) : NULL;
+  problem->args.sinks = sinks;
+  for (int h = 0; h < heads && sinks; h++) {
+    uint64_t seed = stream(make, STREAM_SINKS, 0, h);
+    double value = 2 * dw__random_normal(&seed);
+    sinks[h] = h % 8 == 2 ? (float)value + 12 : h % 8 == 5 ? -INFINITY : h % 8 == 7 ? (float)value + 40 : (float)value;
+  }
 }
 
 // ---- the pool and the ways to name its places -----------------------------------------------------------------
@@ -442,7 +499,7 @@ static void make_table(maker *make) {
   if (make->failed) return;
   for (size_t i = 0; i < problem->table_bytes / sizeof *table; i++) table[i] = 0x3FFFFFFF;
   for (int b = 0; b < spec->batch; b++)
-    for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
+    for (int token = 0; token < tokens_of(spec, b); token++) {
       int32_t *entry = &table[b * stride + token / page];
       if (token % page == 0) *entry = make->units[make->taken++];
       write_token(make, b, token, (int64_t)*entry * page + token % page);
@@ -462,7 +519,7 @@ static void make_csr(maker *make) {
   if (!indptr) return;
   indptr[0] = 0;
   for (size_t b = 0; b < batch; b++)
-    indptr[b + 1] = indptr[b] + problem->prefix[b] + (spec->draft_slots ? 0 : problem->rows[b]);
+    indptr[b + 1] = indptr[b] + (spec->draft_slots ? problem->prefix[b] : tokens_of(spec, (int)b));
   void *indices = array(make, (size_t)indptr[batch] * index_size, &problem->index_bytes);
   void *drafts = NULL;
   if (spec->draft_slots) drafts = array(make, (size_t)problem->total_q * index_size, &problem->draft_slots_bytes);
@@ -471,7 +528,7 @@ static void make_csr(maker *make) {
   problem->args.draft_slots = drafts;
   int64_t first_row = 0;
   for (int b = 0; b < spec->batch && !make->failed; b++) {
-    for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
+    for (int token = 0; token < tokens_of(spec, b); token++) {
       int slot = make->units[make->taken++];
       bool apart = drafts && token >= problem->prefix[b];
       int64_t place = apart ? first_row + token - problem->prefix[b] : indptr[b] + token;
@@ -502,7 +559,10 @@ static void make_scalars(maker *make) {
   problem->args.addressing = spec->addressing;
   problem->args.index64 = spec->addressing == DW_CSR && spec->index64;
   problem->args.lengths_include_drafts = spec->lengths_include_drafts;
+  problem->args.drafts_elsewhere = spec->drafts_elsewhere;
   problem->args.mask_kind = spec->mask_kind;
+  problem->args.window = spec->window;
+  problem->args.soft_cap = spec->soft_cap;
   problem->args.lse_base_e = spec->lse_base_e;
   // 1 / sqrt(192) for DeepSeek's 576, so that scores spread as they do there.
   problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);
@@ -518,6 +578,8 @@ static void make_all(maker *make) {
   make_out(make);
   make_lengths(make);
   make_mask(make);
+  make_positions(make);
+  make_sinks(make);
   make_kv(make);
   make_scalars(make);
 }

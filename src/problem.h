@@ -28,7 +28,12 @@ typedef struct dw__problem_spec {
   int kv_rope;      // the last elements of the tokens lie in a pool of their own
   int strided;      // use strides larger than tight ones for q, out, lse, kv, table and mask
   int shuffle;      // random slots or pages (else ascending)
-  float q_scale;    // standard deviation of q (1 is usual; 3 makes peaked softmax)
+  int window;       // as in dw_args
+  int positions;    // an array of positions: 1: as without one, 2: rows anywhere up to 7 behind that; garbage without a window
+  float soft_cap;
+  int sinks;             // heads with a sink each: most are small, some large enough to take nearly all, some -inf
+  int drafts_elsewhere;  // the KV has the prefixes only, the mask is an array that may not be touched
+  float q_scale;         // standard deviation of q (1 is usual; 3 makes peaked softmax)
   int lse_base_e;
   int spare_pages;  // extra poisoned pages in the pool, at least 1
   uint64_t seed;
@@ -40,7 +45,7 @@ typedef struct dw__problem {
   int *prefix, *rows;
   dw_args args;  // host pointers; workspace NULL
   size_t q_bytes, out_bytes, lse_bytes, kv_bytes, index_bytes, indptr_bytes, table_bytes, mask_bytes, draft_slots_bytes;
-  size_t q_rope_bytes, kv_rope_bytes;
+  size_t q_rope_bytes, kv_rope_bytes, positions_bytes;
   double *out64;  // [total_q, heads, v]
   double *lse64;  // [total_q, heads], in the base asked for; -inf where nothing is visible
   void *memory;   // owner of everything above

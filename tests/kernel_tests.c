@@ -282,6 +282,7 @@ dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *ind
   a->out = (void *)(uintptr_t)skip_bytes(a->out, row * out_row * (int64_t)dw__dtype_size(shape->out), &part.out_bytes);
   a->lse = (float *)(uintptr_t)skip_bytes(a->lse, row * lse_row * 4, &part.lse_bytes);
   skip_mask(&part, first, row);
+  a->positions = skip_bytes(a->positions, row * 4, &part.positions_bytes);
   a->draft_slots = skip_bytes(a->draft_slots, row * index_size, &part.draft_slots_bytes);
   if (a->block_table)
     a->block_table =

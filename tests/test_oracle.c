@@ -379,6 +379,151 @@ static void request_of_length_zero_is_zero(void **state) {
   assert_near(p.lse[3], log(exp(1) + exp(2)), 1e-12);
 }
 
+// Two prefix tokens and a chain of four: the window ends at each row's own token.
+static void window_moves_with_the_row(void **state) {
+  (void)state;
+  for (int window = 1; window <= 7; window++) {
+    paper p;
+    paper_make(&p, 6, (double[]){0, 0, 0, 0, 0, 0}, 4);
+    p.args.window = window;
+    paper_solve(&p);
+    for (int r = 0; r < 4; r++) {
+      int last = 2 + r, first = last - window + 1 > 0 ? last - window + 1 : 0;
+      assert_token(&p, r, (first + last) / 2.0);
+      assert_near(p.lse[r], log(last - first + 1), 1e-12);
+    }
+  }
+}
+
+// Siblings stand at one position, whatever their number.
+static void window_counts_depths(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 6, (double[]){0, 0, 0, 0, 0, 0}, 4);  // prefix 0 1, drafts 2 3 4 5
+  p.args.mask_kind = DW_MASK_PARENTS;
+  p.args.mask = p.parents;
+  p.args.window = 2;
+  memcpy(p.parents, (int[]){-1, 0, 0, 2}, sizeof p.parents);  // positions 2 3 3 4
+  paper_solve(&p);
+  assert_token(&p, 0, (1 + 2) / 2.0);
+  assert_token(&p, 1, (2 + 3) / 2.0);
+  assert_token(&p, 2, (2 + 4) / 2.0);
+  assert_token(&p, 3, (4 + 5) / 2.0);
+}
+
+// Positions of the caller: row 3 stands so far behind that only its own token is in reach; a draft counts by its own position.
+static void window_takes_positions_as_given(void **state) {
+  (void)state;
+  paper p;
+  int32_t positions[4] = {2, 4, 3, 40};
+  paper_make(&p, 6, (double[]){0, 0, 0, 0, 0, 0}, 4);
+  p.args.positions = positions;
+  p.args.window = 2;
+  paper_solve(&p);
+  assert_token(&p, 0, (1 + 2) / 2.0);
+  assert_token(&p, 1, 3);                  // positions above 2: of prefix and drafts only its own
+  assert_token(&p, 2, (2 + 3 + 4) / 3.0);  // above 1: drafts at 2, 4 and 3
+  assert_token(&p, 3, 5);
+  p.args.window = 0;  // then nobody reads them
+  positions[0] = -7;
+  paper_solve(&p);
+  assert_token(&p, 0, 1);
+}
+
+// O-a26: a window of w holds the row itself and the w - 1 tokens before it. A huge score stands at the edge.
+static void window_edge(void **state) {
+  (void)state;
+  for (int window = 1; window <= 12; window++)
+    for (int inside = 0; inside < 2; inside++) {
+      paper p;
+      double scores[13] = {0};
+      int edge = 12 - window + inside;  // the first token within, or the last one outside
+      scores[edge] = 60000;
+      paper_make(&p, 13, scores, 1);
+      p.args.window = window;
+      paper_solve(&p);
+      assert_token(&p, 0, inside ? edge : (13 - window + 12) / 2.0);
+    }
+}
+
+// O-a07: a window that shows a row nothing, since the mask hides the row's own token.
+static void window_that_shows_nothing(void **state) {
+  (void)state;
+  paper p;
+  paper_make(&p, 6, (double[]){0, 0, 0, 0, 0, 0}, 4);
+  p.args.mask_kind = DW_MASK_BITS;
+  p.args.mask = p.bits;
+  p.args.window = 1;
+  memcpy(p.bits, (uint32_t[]){0, 1, 4, 0}, sizeof p.bits);
+  paper_solve(&p);
+  for (int r = 0; r < 4; r++) {
+    if (r == 2) continue;  // sees itself alone, so that its position is the prefix's end
+    for (int d = 0; d < 16; d++) assert_true(p.out[r][d] == 0);
+    assert_true(p.lse[r] == -INFINITY);
+  }
+  assert_token(&p, 2, 4);
+}
+
+// O-a44: far beyond the cap a score is the cap, of either sign.
+static void soft_cap_saturates(void **state) {
+  (void)state;
+  const double raw[] = {1, 1000, 4400, 5000, 10000, 60000};
+  for (int i = 0; i < 6; i++) {
+    paper p;
+    double scores[2] = {raw[i], -raw[i]}, capped = 50 * tanh(raw[i] / 50);
+    paper_make(&p, 2, scores, 1);
+    p.args.soft_cap = 50;
+    paper_solve(&p);
+    double rest = exp(-2 * capped);
+    assert_token(&p, 0, rest / (1 + rest));
+    assert_near(p.lse[0], capped + log1p(rest), 1e-12);
+    p.args.softmax_scale = 40;
+    paper_solve(&p);
+    assert_near(p.lse[0], 50 * tanh(raw[i] * 40 / 50) + log1p(exp(-100 * tanh(raw[i] * 40 / 50))), 1e-12);
+  }
+}
+
+static void sink_is_a_score_without_a_value(void **state) {
+  (void)state;
+  const float sinks[] = {0, -3, 5, 90, -INFINITY};
+  for (int i = 0; i < 5; i++) {
+    paper p;
+    paper_make(&p, 2, (double[]){1, 1}, 1);
+    p.args.sinks = &sinks[i];
+    paper_solve(&p);
+    double rest = exp((double)sinks[i] - 1), share = 2 / (2 + rest);
+    for (int d = 0; d < 16; d++) assert_near(p.out[0][d], (5 + d) * share, 1e-12);
+    assert_near(p.lse[0], 1 + log(2 + rest), 1e-12);
+  }
+}
+
+// With nothing to see a row's lse is the sink; a dead row has none.
+static void sink_alone(void **state) {
+  (void)state;
+  const float sink = 3, none = -INFINITY;
+  paper p;
+  paper_make(&p, 4, (double[]){1, 2, 3, 4}, 4);
+  p.args.mask_kind = DW_MASK_BITS;
+  p.args.mask = p.bits;
+  p.args.sinks = &sink;
+  p.args.lse_base_e = 0;
+  paper_solve(&p);
+  for (int r = 0; r < 4; r++) {
+    assert_near(p.lse[r], 3 / log(2), 1e-12);
+    for (int d = 0; d < 16; d++) assert_true(p.out[r][d] == 0);
+  }
+  p.args.sinks = &none;
+  paper_solve(&p);
+  for (int r = 0; r < 4; r++) assert_true(p.lse[r] == -INFINITY && p.out[r][0] == 0);
+  p.args.sinks = &sink;
+  p.args.mask_kind = DW_MASK_PARENTS;
+  p.args.mask = p.parents;
+  memcpy(p.parents, (int[]){-1, -2, 0, -2}, sizeof p.parents);
+  paper_solve(&p);
+  assert_near(p.lse[0], log(exp(1) + exp(3)) / log(2), 1e-12);
+  assert_true(p.lse[1] == -INFINITY && p.lse[3] == -INFINITY && p.out[1][0] == 0);
+}
+
 static void visible_nan_is_not_hidden(void **state) {
   (void)state;
   paper p;
@@ -500,24 +645,40 @@ static double kv_element(const dw__problem *p, int64_t slot, int d) {
   return part_element(&first, slot / s->page, s->page, slot % s->page, d, s->kv);
 }
 
+static int position_of(const dw__problem *p, int b, int first, int i) {
+  if (p->args.positions) return p->args.positions[first + i];
+  int others = 0;
+  for (int j = 0; j < p->rows[b]; j++) others += j != i && mask_says(p, b, first, i, j);
+  return p->prefix[b] + others;
+}
+
 static bool row_sees(const dw__problem *p, int b, int first, int i, int token) {
-  return token < p->prefix[b] || mask_says(p, b, first, i, token - p->prefix[b]);
+  int draft = token - p->prefix[b], position = token, window = p->args.window;
+  if (draft >= 0 && !mask_says(p, b, first, i, draft)) return false;
+  if (draft >= 0) position = position_of(p, b, first, draft);
+  return window == 0 || position > position_of(p, b, first, i) - window;
 }
 
 static bool row_is_dead(const dw__problem *p, int row) {
-  return p->args.mask_kind == DW_MASK_PARENTS && ((const int *)p->args.mask)[row] == -2;
+  return p->args.mask_kind == DW_MASK_PARENTS && !p->args.drafts_elsewhere && ((const int *)p->args.mask)[row] == -2;
+}
+
+static double score_of(const dw__problem *p, int row, int head, int64_t slot) {
+  double score = 0, cap = (double)p->args.soft_cap;
+  for (int d = 0; d < p->spec.shape.head_dim_qk; d++) score += q_element(p, row, head, d) * kv_element(p, slot, d);
+  score *= (double)p->args.softmax_scale;
+  return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
 static void check_vector(const dw__problem *p, int b, int first, int i, int head) {
   const dw_shape *shape = &p->spec.shape;
-  int tokens = p->prefix[b] + p->rows[b], v = shape->head_dim_v;
-  double sum = 0, out[64] = {0};
-  for (int t = 0; t < tokens && !row_is_dead(p, first + i); t++) {
+  int tokens = p->prefix[b] + (p->args.drafts_elsewhere ? 0 : p->rows[b]), v = shape->head_dim_v;
+  bool dead = row_is_dead(p, first + i);
+  double sum = p->args.sinks && !dead ? exp((double)p->args.sinks[head]) : 0, out[64] = {0};
+  for (int t = 0; t < tokens && !dead; t++) {
     if (!row_sees(p, b, first, i, t)) continue;
     int64_t slot = slot_of(p, b, first, t);
-    double score = 0;
-    for (int d = 0; d < shape->head_dim_qk; d++) score += q_element(p, first + i, head, d) * kv_element(p, slot, d);
-    double weight = exp(score * (double)p->args.softmax_scale);
+    double weight = exp(score_of(p, first + i, head, slot));
     sum += weight;
     for (int d = 0; d < v; d++) out[d] += weight * kv_element(p, slot, d);
   }
@@ -562,6 +723,7 @@ static dw__problem_spec random_spec(uint64_t *dice) {
   spec.seed = dw__random(dice);
   spec.shape.page = (const int[]){1, 16, 64}[pick(dice, 3)];
   spec.shape.width = (const int[]){9, 33, 40}[pick(dice, 3)];
+  spec.shape.heads = pick(dice, 8) ? 3 : 8;
   spec.width = pick(dice, 2) ? 9 + pick(dice, spec.shape.width - 8) : 0;
   if (pick(dice, 3) == 0) spec.rows = NULL;
   spec.tree = (dw__tree_kind)pick(dice, 3);
@@ -579,12 +741,17 @@ static dw__problem_spec random_spec(uint64_t *dice) {
   spec.strided = pick(dice, 2);
   spec.shuffle = pick(dice, 2);
   spec.lse_base_e = pick(dice, 2);
+  spec.window = pick(dice, 2) ? 1 + pick(dice, 80) : 0;
+  spec.positions = pick(dice, 3);
+  spec.soft_cap = pick(dice, 2) ? 1.5f : 0;
+  spec.sinks = pick(dice, 2);
+  spec.drafts_elsewhere = !spec.lengths_include_drafts && !spec.window && !spec.draft_slots && pick(dice, 2);
   return spec;
 }
 
 static void any_problem_has_the_answer_of_the_contract(void **state) {
   (void)state;
-  for (int i = 0; i < 150; i++) {
+  for (int i = 0; i < 400; i++) {
     uint64_t dice = (uint64_t)i;
     dw__problem_spec spec = random_spec(&dice);
     dw__problem *problem = solved(&spec);
@@ -700,6 +867,226 @@ static void elements_that_must_not_matter(void **state) {
   }
 }
 
+// ---- what makes no difference ---------------------------------------------------------------------------------
+
+static void assert_close_answer(const dw__problem *a, const dw__problem *b, double within) {
+  assert_int_equal(a->total_q, b->total_q);
+  for (size_t i = 0; i < vectors(a); i++)
+    if (a->lse64[i] != b->lse64[i]) assert_near(a->lse64[i], b->lse64[i], within);
+  for (size_t i = 0; i < vectors(a) * (size_t)a->spec.shape.head_dim_v; i++) assert_near(a->out64[i], b->out64[i], within);
+}
+
+static bool differ(const dw__problem *a, const dw__problem *b) {
+  return memcmp(a->out64, b->out64, vectors(a) * (size_t)a->spec.shape.head_dim_v * sizeof(double)) != 0;
+}
+
+static void check_differs(const dw__problem *base, const dw__problem_spec *spec) {
+  dw__problem *problem = solved(spec);
+  assert_true(differ(base, problem));
+  dw__problem_free(problem);
+}
+
+// Layout says where things lie, not what they are.
+static void layout_does_not_change_the_answer(void **state) {
+  (void)state;
+  for (int i = 0; i < 200; i++) {
+    uint64_t dice = 1000 + (uint64_t)i;
+    dw__problem_spec spec = random_spec(&dice);
+    if (spec.mask_kind == DW_MASK_NONE) spec.tree = DW__TREE_CHAIN;
+    if (spec.mask_kind != DW_MASK_PARENTS) spec.dead_nodes = 0;
+    dw__problem *base = solved(&spec);
+    dw__problem_spec other = random_spec(&dice);
+    other.seed = spec.seed;
+    other.rows = spec.rows;
+    other.tree = spec.tree;
+    other.one_tree = spec.one_tree;
+    other.dead_nodes = spec.dead_nodes;
+    other.lse_base_e = spec.lse_base_e;
+    other.shape.heads = spec.shape.heads;
+    other.width = spec.width ? spec.width : spec.shape.width;
+    other.shape.width = other.width + 3;
+    other.window = spec.window;
+    other.soft_cap = spec.soft_cap;
+    other.sinks = spec.sinks;
+    other.drafts_elsewhere = spec.drafts_elsewhere;
+    if (spec.positions == 2 || other.positions == 2) other.positions = spec.positions;
+    if (spec.drafts_elsewhere) other.lengths_include_drafts = other.draft_slots = 0;
+    if (spec.dead_nodes || (spec.mask_kind != DW_MASK_NONE) < (other.mask_kind != DW_MASK_NONE))
+      other.mask_kind = spec.mask_kind;
+    if (other.mask_kind == DW_MASK_NONE && spec.tree != DW__TREE_CHAIN) other.mask_kind = spec.mask_kind;
+    other.mask_shared = spec.one_tree && (other.mask_kind == DW_MASK_BYTES_QLEN || other.mask_kind == DW_MASK_BIAS_F32);
+    check_same(base, &other);
+    dw__problem_free(base);
+  }
+}
+
+static void wide_windows_are_none(void **state) {
+  (void)state;
+  for (int form = 0; form < 6; form++) {
+    dw__problem_spec spec = usual();
+    spec.mask_kind = mask_kinds[form];
+    dw__problem *base = solved(&spec);
+    spec.window = 79;  // the longest request's tokens: its last row is at 78
+    check_same(base, &spec);
+    spec.positions = 1;
+    check_same(base, &spec);
+    spec.window = INT32_MAX;
+    spec.positions = 2;
+    check_same(base, &spec);
+    spec.window = 9;
+    spec.positions = 0;
+    check_differs(base, &spec);
+    dw__problem *narrow = solved(&spec);
+    spec.positions = 1;
+    check_same(narrow, &spec);
+    spec.positions = 2;
+    check_differs(narrow, &spec);
+    dw__problem_free(base);
+    dw__problem_free(narrow);
+  }
+}
+
+static void huge_caps_are_none(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  dw__problem *base = solved(&spec);
+  spec.soft_cap = 1e6f;
+  dw__problem *capped = solved(&spec);
+  assert_close_answer(base, capped, 1e-9);
+  spec.soft_cap = 1;
+  check_differs(base, &spec);
+  dw__problem_free(base);
+  dw__problem_free(capped);
+}
+
+static void sinks_of_nothing_are_none(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  spec.shape.heads = 8;
+  spec.dead_nodes = 1;
+  dw__problem *base = solved(&spec), *other;
+  spec.sinks = 1;
+  check_differs(base, &spec);
+  other = made(&spec);
+  float *sinks = (float *)(uintptr_t)other->args.sinks;
+  for (int h = 0; h < 8; h++) {
+    assert_true(h == 5 ? sinks[h] == -INFINITY : isfinite(sinks[h]));
+    for (int g = 0; g < h; g++) assert_true(sinks[g] != sinks[h]);
+    assert_true(h == 2 ? sinks[h] > 4 : h == 7 ? sinks[h] > 30 : sinks[h] < 8);
+  }
+  for (int h = 0; h < 8; h++) sinks[h] = -INFINITY;
+  assert_int_equal(dw__problem_solve(other, 2, NULL), DW_OK);
+  assert_same_answer(base, other);
+  dw__problem_free(base);
+  dw__problem_free(other);
+}
+
+// A call over the same arrays with other tables and lengths, added to what is merged so far.
+static void merge_call(dw__problem *p, const dw_args *args, double *out, double *lse) {
+  size_t n = vectors(p), v = (size_t)p->spec.shape.head_dim_v;
+  dw_args kept = p->args;
+  dw_error e = {0};
+  p->args = *args;
+  assert_done(dw__problem_solve(p, 2, &e), &e);
+  p->args = kept;
+  for (size_t i = 0; i < n; i++) {
+    if (p->lse64[i] == -INFINITY) continue;
+    double both = fmax(lse[i], p->lse64[i]);
+    both += log(exp(lse[i] - both) + exp(p->lse64[i] - both));
+    for (size_t d = i * v; d < (i + 1) * v; d++) out[d] = out[d] * exp(lse[i] - both) + p->out64[d] * exp(p->lse64[i] - both);
+    lse[i] = both;
+  }
+}
+
+// Three ranks with a third of the prefix each, and the drafts as a call without a prefix: merged, the whole.
+static void ranks_merge_to_the_whole(void **state) {
+  (void)state;
+  for (int form = 0; form < 6; form++) {
+    dw__problem_spec spec = usual();
+    spec.mask_kind = mask_kinds[form];
+    spec.lse_base_e = 1;
+    spec.soft_cap = 2;
+    dw__problem *whole = solved(&spec), *p = made(&spec);
+    size_t n = vectors(p), v = 32;
+    double *out = calloc(n * v, sizeof *out), *lse = calloc(n, sizeof *lse);
+    for (size_t i = 0; i < n; i++) lse[i] = -INFINITY;
+    int32_t length[5], indptr[6];
+    int64_t mask_indptr[6];
+    for (int rank = 0; rank < 3; rank++) {
+      dw_args own = p->args;
+      own.kv_len = length, own.kv_indptr = indptr;
+      own.drafts_elsewhere = 1, own.lengths_include_drafts = 0;
+      own.mask = NULL;  // not read
+      for (int b = 0; b < 5; b++) {
+        int from = p->prefix[b] * rank / 3, to = p->prefix[b] * (rank + 1) / 3;
+        length[b] = to - from;
+        indptr[b] = p->args.kv_indptr[b] + from;
+      }
+      merge_call(p, &own, out, lse);
+    }
+    dw_args drafts = p->args;
+    drafts.kv_len = length, drafts.kv_indptr = indptr;
+    for (int b = 0; b < 5; b++) length[b] = p->rows[b], indptr[b] = p->args.kv_indptr[b] + p->prefix[b];
+    if (spec.mask_kind == DW_MASK_BYTES_FULL) {  // without prefix columns: packed anew, in place
+      uint8_t *bytes = (uint8_t *)(uintptr_t)p->args.mask;
+      int64_t at = 0;
+      for (int b = 0; b < 5; b++) {
+        mask_indptr[b] = at;
+        for (int i = 0; i < p->rows[b]; i++)
+          for (int j = 0; j < p->rows[b]; j++)
+            bytes[at++] = bytes[p->args.mask_indptr[b] + i * (p->prefix[b] + p->rows[b]) + p->prefix[b] + j];
+      }
+      mask_indptr[5] = at;
+      drafts.mask_indptr = mask_indptr;
+    }
+    merge_call(p, &drafts, out, lse);
+    for (size_t i = 0; i < n; i++) assert_near(lse[i], whole->lse64[i], 1e-12);
+    for (size_t i = 0; i < n * v; i++) assert_near(out[i], whole->out64[i], 1e-12);
+    free(out);
+    free(lse);
+    dw__problem_free(whole);
+    dw__problem_free(p);
+  }
+}
+
+static long finite_elements(dw_dtype type, const void *array, size_t bytes) {
+  long count = 0;
+  for (size_t i = 0; i < bytes / 2; i++) count += isfinite(value_of(type, ((const uint16_t *)array)[i]));
+  return count;
+}
+
+static int touch(const void *at) {
+  pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL);
+    _exit(*(const volatile unsigned char *)at & 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+// A problem of its kind has no draft in its KV and a mask that nobody may touch.
+static void drafts_elsewhere_are_not_here(void **state) {
+  (void)state;
+  for (int form = 0; form < 12; form++) {
+    dw__problem_spec spec = usual();
+    spec.mask_kind = mask_kinds[form % 6];
+    spec.addressing = form / 6 ? DW_BLOCK_TABLE : DW_CSR;
+    spec.lengths_include_drafts = 0;
+    spec.drafts_elsewhere = 1;
+    spec.shape.page = 16;
+    dw__problem *p = solved(&spec);
+    long tokens = 0;
+    for (int b = 0; b < 5; b++) tokens += p->prefix[b];
+    assert_int_equal(finite_elements(spec.shape.kv, p->args.kv, p->kv_bytes), tokens * 48);
+    if (spec.mask_kind != DW_MASK_NONE) assert_int_equal(touch(p->args.mask), SIGSEGV);
+    if (spec.addressing == DW_CSR) assert_int_equal(p->args.kv_indptr[5], tokens);
+    for (int row = 9; row < 13; row++) assert_true(p->lse64[row * 3] == -INFINITY);  // request 1 has no prefix
+    dw__problem_free(p);
+  }
+}
+
 static void uniform_rows_need_no_indptr(void **state) {
   (void)state;
   const int full[] = {9, 9, 9, 9, 9};
@@ -797,12 +1184,6 @@ static void wide_trees_work(void **state) {
 
 // ---- poison and guards ----------------------------------------------------------------------------------------
 
-static long finite_elements(dw_dtype type, const void *array, size_t bytes) {
-  long count = 0;
-  for (size_t i = 0; i < bytes / 2; i++) count += isfinite(value_of(type, ((const uint16_t *)array)[i]));
-  return count;
-}
-
 static void what_must_not_matter_is_poison(void **state) {
   (void)state;
   long tokens = 0;
@@ -864,17 +1245,6 @@ static void table_and_mask_tails_are_garbage(void **state) {
   dw__problem_free(p);
 }
 
-static int touch(const void *at) {
-  pid_t child = fork();
-  if (child == 0) {
-    signal(SIGSEGV, SIG_DFL);
-    _exit(*(const volatile unsigned char *)at & 0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
-
 static void arrays_end_at_a_guard_page(void **state) {
   (void)state;
   for (int i = 0; i < 20; i++) {
@@ -885,6 +1255,7 @@ static void arrays_end_at_a_guard_page(void **state) {
     spec.draft_slots = spec.addressing == DW_CSR;
     spec.mask_kind = mask_kinds[1 + i / 4];
     spec.q_rope = spec.kv_rope = i / 4 % 2;
+    spec.positions = spec.sinks = i / 8;
     dw__problem *p = made(&spec);
     const struct {
       const void *at;
@@ -899,6 +1270,8 @@ static void arrays_end_at_a_guard_page(void **state) {
       {p->args.qo_indptr, p->indptr_bytes},
       {p->args.kv_len, 5 * sizeof(int32_t)},
       {p->args.mask, p->mask_bytes},
+      {p->args.positions, p->positions_bytes},
+      {p->args.sinks, p->args.sinks ? 3 * sizeof(float) : 0},
       {p->args.mask_indptr, spec.mask_kind == DW_MASK_BYTES_FULL ? 6 * sizeof(int64_t) : 0},
       {p->args.kv_indices, p->index_bytes},
       {p->args.block_table, p->table_bytes},
@@ -1116,13 +1489,17 @@ static void write_outside_is_found_and_named(void **state) {
 
 static void plain_result_is_within_its_bound(void **state) {
   (void)state;
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 32; i++) {
     const int prefix[] = {300, 0, 33, 0, 5};
     dw__problem_spec spec = usual();
     spec.prefix = prefix;
     spec.q_scale = i & 1 ? 3 : 1;
     spec.shape.kv = i & 2 ? DW_F16 : DW_BF16;
     spec.shape.out = i & 4 ? DW_F32 : DW_BF16;
+    spec.soft_cap = i & 8 ? 3 : 0;
+    spec.sinks = !!(i & 8);
+    spec.window = i & 16 ? 20 : 0;
+    spec.q_rope = spec.kv_rope = i & 16;
     dw__problem *problem = solved(&spec);
     size_t n = vectors(problem) * 32;
     double *out = calloc(n, sizeof *out), *lse = calloc(vectors(problem), sizeof *lse), error = 0, size = 0;
@@ -1203,6 +1580,18 @@ static void bad_specs_are_refused(void **state) {
   assert_refused(&spec, "q_rope");
   spec.q_rope = 0, spec.kv_rope = 1;
   assert_refused(&spec, "kv_rope");
+  spec = usual(), spec.window = -1;
+  assert_refused(&spec, "window");
+  spec = usual(), spec.soft_cap = -1;
+  assert_refused(&spec, "soft_cap");
+  spec = usual(), spec.soft_cap = NAN;
+  assert_refused(&spec, "soft_cap");
+  spec = usual(), spec.drafts_elsewhere = 1;
+  assert_refused(&spec, "drafts_elsewhere");
+  spec.lengths_include_drafts = 0, spec.draft_slots = 1;
+  assert_refused(&spec, "drafts_elsewhere");
+  spec.draft_slots = 0, spec.window = 4;
+  assert_refused(&spec, "drafts_elsewhere");
   spec = usual(), spec.width = 10;
   assert_refused(&spec, "width");
   spec = usual(), spec.width = 8;  // fewer than the first request has
@@ -1299,6 +1688,48 @@ static void oracle_refuses_bad_masks(void **state) {
   dw__problem_free(p);
 }
 
+static void oracle_refuses_bad_scalars_and_positions(void **state) {
+  (void)state;
+  dw__problem_spec spec = usual();
+  spec.positions = spec.sinks = 1;
+  spec.window = 7;
+  dw__problem *p = made(&spec);
+  int32_t *positions = (int32_t *)(uintptr_t)p->args.positions;
+  float *sinks = (float *)(uintptr_t)p->args.sinks;
+  assert_solves(p, NULL, NULL);
+  positions[13] = 32;  // request 3 has no prefix: its one row may stand anywhere
+  assert_solves(p, NULL, NULL);
+  positions[4] = 69;
+  assert_solves(p, "positions[4]", "69");
+  p->args.window = 0;
+  assert_solves(p, NULL, NULL);
+  p->args.window = -1;
+  assert_solves(p, "window", "-1");
+  p->args.window = 0, p->args.soft_cap = -2;
+  assert_solves(p, "soft_cap", "-2");
+  p->args.soft_cap = 0, sinks[1] = NAN;
+  assert_solves(p, "sinks[1]", "nan");
+  sinks[1] = INFINITY;
+  assert_solves(p, "sinks[1]", "inf");
+  sinks[1] = -INFINITY;
+  assert_solves(p, NULL, NULL);
+  p->args.drafts_elsewhere = 1;
+  assert_solves(p, "drafts_elsewhere", "1");
+  p->args.lengths_include_drafts = 0, p->args.window = 5;
+  assert_solves(p, "drafts_elsewhere", "1");
+  p->args.window = 0, p->args.draft_slots = positions;
+  assert_solves(p, "drafts_elsewhere", "1");
+  dw__problem_free(p);
+  spec = usual();
+  spec.shape.head_dim_v = 48;
+  p = made(&spec);
+  p->args.q_rope = p->args.q;
+  assert_solves(p, "q_rope", "a pointer");
+  p->args.q_rope = NULL, p->args.kv_rope = p->args.kv;
+  assert_solves(p, "kv_rope", "a pointer");
+  dw__problem_free(p);
+}
+
 // Every allocation fails once, from the n-th on; nothing leaks (the leak check of a sanitizer build says so) and all ends well.
 static void lack_of_memory_is_an_error(void **state) {
   (void)state;
@@ -1345,6 +1776,14 @@ int main(void) {
     cmocka_unit_test(bits_are_taken_as_given),
     cmocka_unit_test(row_that_sees_nothing_is_zero),
     cmocka_unit_test(request_of_length_zero_is_zero),
+    cmocka_unit_test(window_moves_with_the_row),
+    cmocka_unit_test(window_counts_depths),
+    cmocka_unit_test(window_takes_positions_as_given),
+    cmocka_unit_test(window_edge),
+    cmocka_unit_test(window_that_shows_nothing),
+    cmocka_unit_test(soft_cap_saturates),
+    cmocka_unit_test(sink_is_a_score_without_a_value),
+    cmocka_unit_test(sink_alone),
     cmocka_unit_test(visible_nan_is_not_hidden),
     cmocka_unit_test(oracle_equals_the_formula),
     cmocka_unit_test(addressing_forms_agree),
@@ -1352,6 +1791,12 @@ int main(void) {
     cmocka_unit_test(mask_forms_agree),
     cmocka_unit_test(elements_are_taken_as_given),
     cmocka_unit_test(elements_that_must_not_matter),
+    cmocka_unit_test(layout_does_not_change_the_answer),
+    cmocka_unit_test(wide_windows_are_none),
+    cmocka_unit_test(huge_caps_are_none),
+    cmocka_unit_test(sinks_of_nothing_are_none),
+    cmocka_unit_test(ranks_merge_to_the_whole),
+    cmocka_unit_test(drafts_elsewhere_are_not_here),
     cmocka_unit_test(uniform_rows_need_no_indptr),
     cmocka_unit_test(threads_do_not_change_a_bit),
     cmocka_unit_test(prefix_order_does_not_matter),
@@ -1376,6 +1821,7 @@ int main(void) {
     cmocka_unit_test(bad_specs_are_refused),
     cmocka_unit_test(oracle_refuses_bad_arguments),
     cmocka_unit_test(oracle_refuses_bad_masks),
+    cmocka_unit_test(oracle_refuses_bad_scalars_and_positions),
     cmocka_unit_test(lack_of_memory_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

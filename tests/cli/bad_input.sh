@@ -30,6 +30,10 @@ run build kimi-k2.6-tp8 --widths
 run verify kimi-k2.6-tp8 --lengths -1
 run verify kimi-k2.6-tp8 --mask tree
 run verify kimi-k2.6-tp8 --seed 99999999999
+run verify kimi-k2.6-tp8 --soft-cap -1
+run verify kimi-k2.6-tp8 --soft-cap 50x
+run verify kimi-k2.6-tp8 --drafts-elsewhere --window 4
+run verify kimi-k2.6-tp8 --mask bits --mask-shared
 run verify
 run presets all
 run cache clean
