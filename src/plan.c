@@ -281,6 +281,8 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
   TRY(need(a->kv, "kv", 16, e));
   TRY(check_rope(shape, a->kv_rope, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
                  "kv_rope_token_stride", e));
+  const int64_t rope = or_default(a->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
+  if (a->kv_rope) TRY(need_stride(a->kv_rope_page_stride, "kv_rope_page_stride", shape->page * rope, 2, e));
   const int record = a->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
   TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, 2, e));
   const int64_t token = or_default(a->kv_token_stride, record);
