@@ -146,7 +146,11 @@ dw_bounds kt_bounds(const dw__problem *problem) {
     dw__request request = dw__oracle_request(&problem->spec.shape, &problem->args, b);
     if (request.tokens > longest) longest = request.tokens;
   }
-  return (dw_bounds){.size = sizeof(dw_bounds), .batch = problem->args.batch, .kv_len = longest, .sm_count = 132};
+  return (dw_bounds){.size = sizeof(dw_bounds),
+                     .batch = problem->args.batch,
+                     .kv_len = longest,
+                     .sm_count = 132,
+                     .features = dw__args_features(&problem->args)};
 }
 
 void kt_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem, dw_host_order order, uint64_t seed) {

@@ -335,17 +335,20 @@ static const struct {
 
 // ---- random problems ------------------------------------------------------------------------------------------
 
+#define FEATURES ",window=1,q_rope=1,kv_rope=1"
 static const struct {
   const char *shape, *variant;
   bool table;  // made for call=table
+  bool features;
 } kernels[] = {
-  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=reference", false},
-  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=split,combine=few,combine_splits=4", false},
-  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=rowsplit,n_tiles=1,combine=few,combine_splits=2", false},
-  {"mla:h=4,t=9,qk=192,v=128", "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=many,combine_splits=8", false},
-  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=rowsplit,n_tiles=2,combine=few,combine_splits=2,call=table", true},
-  {"mla:h=2,t=70,qk=192,v=128", "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2", false},
-  {"mla:h=2,t=70,qk=192,v=128,page=16", "family=split,combine=many,combine_splits=8", false},
+  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=reference" FEATURES, false, true},
+  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=split,combine=few,combine_splits=4" FEATURES, false, true},
+  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=rowsplit,n_tiles=1,combine=few,combine_splits=2", false, false},
+  {"mla:h=4,t=9,qk=192,v=128", "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=many,combine_splits=8" FEATURES, false, true},
+  {"mla:h=4,t=9,qk=192,v=128,page=16", "family=rowsplit,n_tiles=2,combine=few,combine_splits=2,call=table" FEATURES, true,
+   true},
+  {"mla:h=2,t=70,qk=192,v=128", "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2" FEATURES, false, true},
+  {"mla:h=2,t=70,qk=192,v=128,page=16", "family=split,combine=many,combine_splits=8", false, false},
 };
 #define KERNELS ((int)DW__COUNT(kernels))
 
@@ -359,7 +362,7 @@ typedef struct trial {
 
 // `kind`: the problem has a place for this kind of fault wherever the kernel allows it.
 static void make_trial(trial *t, int kernel, int kind, uint64_t *dice) {
-  bool table = kernels[kernel].table;
+  const bool table = kernels[kernel].table, features = kernels[kernel].features;
   t->shape = kt_shape(kernels[kernel].shape);
   int batch = kind == DW_FAULT_ROWS ? 2 + dw__random_below(dice, 5) : 1 + dw__random_below(dice, 6), width = t->shape.width;
   bool ragged = !table && (kind == DW_FAULT_ROWS || dw__random_below(dice, 2));
@@ -379,14 +382,14 @@ static void make_trial(trial *t, int kernel, int kind, uint64_t *dice) {
   s->strided = dw__random_below(dice, 2);
   s->lse_base_e = dw__random_below(dice, 2);
   s->sinks = dw__random_below(dice, 3) == 0;
-  s->q_rope = dw__random_below(dice, 3) == 0;
-  s->kv_rope = dw__random_below(dice, 3) == 0;
+  s->q_rope = features && dw__random_below(dice, 3) == 0;
+  s->kv_rope = features && dw__random_below(dice, 3) == 0;
   s->mask_kind = kind == DW_FAULT_PARENT      ? DW_MASK_PARENTS
                  : kind == DW_FAULT_MASK_SIZE ? DW_MASK_BYTES_FULL
                  : kind == DW_FAULT_BIAS      ? DW_MASK_BIAS_F32
                                               : (dw_mask)dw__random_below(dice, DW_MASK_BIAS_F32 + 1);
   s->dead_nodes = kind != DW_FAULT_PARENT && dw__random_below(dice, 2);
-  if (kind == DW_FAULT_POSITION || dw__random_below(dice, 4) == 0) s->window = 1 + dw__random_below(dice, 120);
+  if (features && (kind == DW_FAULT_POSITION || dw__random_below(dice, 4) == 0)) s->window = 1 + dw__random_below(dice, 120);
   s->positions = kind == DW_FAULT_POSITION ? 1 + dw__random_below(dice, 2) : dw__random_below(dice, 3);
   s->drafts_elsewhere = !table && !s->lengths_include_drafts && !s->draft_slots && !s->window && kind <= DW_FAULT_PAGE &&
                         dw__random_below(dice, 5) == 0;
@@ -444,6 +447,7 @@ static void random_faults(void **state) {
   print_message("  seeds from %llu\n", (unsigned long long)first_seed);
   for (int kind = 1; kind < DW_FAULTS; kind++) {
     if (kernels[kernel].table && (kind == DW_FAULT_ROWS || kind == DW_FAULT_DRAFT_SLOT)) continue;  // no such array
+    if (!kernels[kernel].features && kind == DW_FAULT_POSITION) continue;                           // read with a window only
     int planted = 0, tries = 0;
     for (uint64_t seed = first_seed * 1000; planted < TRIALS; seed++) {
       assert_true(tries++ < TRIES);
