@@ -77,8 +77,8 @@ size_t dw__gpu_free_bytes(dw__gpu *gpu);
 // One kernel with one parameter struct, on the GPU's stream.
 dw_status dw__gpu_launch(dw__gpu *gpu, const dw__launch *launch, void *params, dw_error *error);
 
-// GLOBAL forbids other threads' unsafe calls during the capture, RELAXED forbids nothing.
-typedef enum dw__capture_mode { DW__CAPTURE_GLOBAL = 0, DW__CAPTURE_RELAXED = 2 } dw__capture_mode;
+// GLOBAL forbids unsafe calls of all threads during the capture, THREAD those of the capturing one, RELAXED none. As the driver's.
+typedef enum dw__capture_mode { DW__CAPTURE_GLOBAL = 0, DW__CAPTURE_THREAD = 1, DW__CAPTURE_RELAXED = 2 } dw__capture_mode;
 typedef struct dw__graph dw__graph;
 
 // What is launched on *side from here to the end becomes a graph. A capture that failed is ended too.

@@ -225,8 +225,9 @@ int cli_parse(const cli_command *command, cli_options options, int *argc, char *
 }
 
 bool cli_has(int argc, char **argv, const char *flag) {
+  size_t size = strlen(flag);
   for (int i = 1; i < argc; i++)
-    if (strcmp(argv[i], flag) == 0) return true;
+    if (strncmp(argv[i], flag, size) == 0 && (!argv[i][size] || argv[i][size] == '=')) return true;
   return false;
 }
 

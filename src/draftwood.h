@@ -125,6 +125,15 @@ DW_API size_t dw_variant_print(const dw_variant *variant, char *text, size_t n);
 // Can this variant serve this shape? A pure function: no device, no file. DW_OK, or DW_NOT_APPLICABLE with the reason.
 DW_API dw_status dw_variant_applicable(const dw_shape *shape, const dw_variant *variant, dw_error *error);
 
+// What calls may have beyond the plain form: a kernel has code for what it was made for alone, since all of it together costs a few
+// per cent of a short call.
+typedef enum dw_feature {
+  DW_WITH_WINDOW = 1,    // dw_args.window
+  DW_WITH_SOFT_CAP = 2,  // dw_args.soft_cap
+  DW_WITH_Q_ROPE = 4,    // dw_args.q_rope
+  DW_WITH_KV_ROPE = 8    // dw_args.kv_rope
+} dw_feature;
+
 // What a launch will look like; host integers only. They fix the grid and the workspace.
 typedef struct dw_bounds {
   size_t size;       // sizeof(dw_bounds)
@@ -133,13 +142,14 @@ typedef struct dw_bounds {
   int kv_len;        // most tokens a request, drafts included
   int sm_count;      // multiprocessors of the GPU (0: of the current device, or the target's usual count without one)
   dw_call call;      // what the caller promises of its calls
+  int features;      // dw_feature values, or'ed: what calls may have
   int split_tokens;  // 0: AUTO, the split is chosen on the device; else FIXED: tokens a KV range, a multiple of 16, batch-invariant
 } dw_bounds;
 
 // The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable. bounds NULL: one request of
 // up to 65,536 tokens. With FIXED ranges the promise TABLE is not used: the variant says call=any.
 DW_API dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant, dw_error *error);
-// Every variant the table returns for this shape, whatever the bounds, i = 0, 1, ...; DW_NOT_FOUND past the end. (A few of the last
+// Every variant the table returns for this shape, whatever the bounds but without features, i = 0, 1, ...; DW_NOT_FOUND past the end. (A few of the last
 // need a board that nobody built.)
 DW_API dw_status dw_variant_enumerate(const dw_shape *shape, size_t i, dw_variant *variant);
 // Compile target, e.g. "sm_120f", that (shape, variant) needs.

@@ -38,13 +38,14 @@ struct dw__gpu_problem {
   int *prefix, *rows;
   int owned_rows;
   int64_t pool_tokens, unit;  // unit: tokens that are handed out together
-  size_t q_bytes, kv_bytes;
-  void *q, *kv;
+  size_t q_bytes, q_rope_bytes, kv_bytes, kv_rope_bytes;
+  void *q, *q_rope, *kv, *kv_rope;
   unsigned *count;
   guarded out, lse;
-  table kv_len, qo_indptr, kv_indptr, mask, used;
+  table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, used;
   slot_set *sets;
-  int *order;  // units in the order in which they are handed out
+  int *order;    // units in the order in which they are handed out
+  int *leading;  // slots of the first request's prefix, which the others may share
   int64_t taken;
 };
 
@@ -94,26 +95,39 @@ static dw_status check(const dw__gpu_spec *spec, dw_error *error) {
   if (spec->batch < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests");
   if (spec->longest < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", spec->longest, "0 or more", "committed tokens");
   if (spec->sets < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "sets", spec->sets, "1 or more", "slot sets");
+  if (spec->width < 0 || spec->width > spec->shape.width)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "width", spec->width, "0 to the shape's", "rows a request");
+  if ((spec->q_rope || spec->kv_rope) && spec->shape.head_dim_qk == spec->shape.head_dim_v)
+    return dw__fail(error, DW_BAD_ARGUMENT, "q_rope, kv_rope", "1", "0 where qk is v", "there is nothing to lie apart");
   int64_t tokens = (int64_t)spec->batch * ((int64_t)spec->longest + spec->shape.width);
   if (tokens > INT_MAX / 2 || spec->pool_tokens > INT_MAX / 2)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", tokens, "2^30 tokens in all", "the problem is too large");
   return DW_OK;
 }
 
-static int total_rows(const dw__gpu_problem *problem) { return problem->spec.batch * problem->spec.shape.width; }
+static int width_of(const dw__gpu_spec *spec) { return spec->width ? spec->width : spec->shape.width; }
+static int rope_of(const dw_shape *shape) { return shape->head_dim_qk - shape->head_dim_v; }
+static int total_rows(const dw__gpu_problem *problem) { return problem->spec.batch * width_of(&problem->spec); }
+// Elements of a row of q and of a token that lie together.
+static int q_part(const dw__gpu_spec *spec) { return spec->q_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
+static int kv_part(const dw__gpu_spec *spec) { return spec->kv_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
 
 // The strides that problem.c uses too: rows stay 16-byte aligned, nothing is tight.
 static void choose_strides(dw__gpu_problem *problem) {
   const dw_shape *shape = &problem->spec.shape;
   dw_args *args = &problem->args;
   bool wide = problem->spec.strided;
-  args->q_head_stride = shape->head_dim_qk + (wide ? 8 : 0);
+  args->q_head_stride = q_part(&problem->spec) + (wide ? 8 : 0);
   args->q_row_stride = shape->heads * args->q_head_stride + (wide ? 24 : 0);
   args->out_head_stride = shape->head_dim_v + (wide ? 8 : 0);
   args->out_row_stride = shape->heads * args->out_head_stride + (wide ? 16 : 0);
   args->lse_row_stride = shape->heads + (wide ? 3 : 0);
-  args->kv_token_stride = shape->head_dim_qk + (wide ? 24 : 0);
+  args->kv_token_stride = kv_part(&problem->spec) + (wide ? 24 : 0);
   args->kv_page_stride = shape->page * args->kv_token_stride + (wide && shape->page > 1 ? 40 : 0);
+  args->q_rope_head_stride = rope_of(shape) + (wide ? 16 : 0);
+  args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + (wide ? 8 : 0);
+  args->kv_rope_token_stride = rope_of(shape) + (wide ? 8 : 0);
+  args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (wide && shape->page > 1 ? 16 : 0);
 }
 
 static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
@@ -121,8 +135,12 @@ static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
   const dw_args *args = &problem->args;
   int rows = total_rows(problem);
   size_t out = extent(rows, args->out_row_stride, shape->heads, args->out_head_stride, shape->head_dim_v);
-  problem->q_bytes = 2 * extent(rows, args->q_row_stride, shape->heads, args->q_head_stride, shape->head_dim_qk);
+  problem->q_bytes = 2 * extent(rows, args->q_row_stride, shape->heads, args->q_head_stride, q_part(&problem->spec));
   dw_status status = dw__gpu_alloc(problem->gpu, problem->q_bytes, &problem->q, error);
+  if (!status && problem->spec.q_rope) {
+    problem->q_rope_bytes = 2 * extent(rows, args->q_rope_row_stride, shape->heads, args->q_rope_head_stride, rope_of(shape));
+    status = dw__gpu_alloc(problem->gpu, problem->q_rope_bytes, &problem->q_rope, error);
+  }
   if (!status) status = guarded_make(problem->gpu, &problem->out, out * dw__dtype_size(shape->out), error);
   if (!status)
     status = guarded_make(problem->gpu, &problem->lse, 4 * extent(rows, args->lse_row_stride, shape->heads, 1, 1), error);
@@ -142,11 +160,17 @@ static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
   if (tokens < spec->pool_tokens) tokens = spec->pool_tokens;
   int64_t pages = dw__ceil_div(tokens, page);
   problem->pool_tokens = pages * page;
-  problem->kv_bytes =
-    2 * extent(pages, problem->args.kv_page_stride, page, problem->args.kv_token_stride, spec->shape.head_dim_qk);
+  const dw_args *args = &problem->args;
+  problem->kv_bytes = 2 * extent(pages, args->kv_page_stride, page, args->kv_token_stride, kv_part(spec));
   problem->order = dw__alloc((size_t)(problem->pool_tokens / problem->unit) * sizeof *problem->order);
-  if (!problem->order) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
+  problem->leading = dw__calloc((size_t)spec->longest + 1, sizeof *problem->leading);
+  if (!problem->order || !problem->leading) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
   dw_status status = dw__gpu_alloc(problem->gpu, problem->kv_bytes, &problem->kv, error);
+  if (!status && spec->kv_rope) {
+    problem->kv_rope_bytes =
+      2 * extent(pages, args->kv_rope_page_stride, page, args->kv_rope_token_stride, rope_of(&spec->shape));
+    status = dw__gpu_alloc(problem->gpu, problem->kv_rope_bytes, &problem->kv_rope, error);
+  }
   return status ? status : table_make(problem->gpu, &problem->used, (size_t)problem->pool_tokens, error);
 }
 
@@ -167,17 +191,43 @@ static dw_status make_set(dw__gpu_problem *problem, slot_set *set, dw_error *err
   return status;
 }
 
-static int mask_words(const dw__gpu_spec *spec) { return (spec->shape.width + 31) / 32 + (spec->strided ? 2 : 0); }
+// ---- making: masks --------------------------------------------------------------------------------------------
+
+static bool is_matrix(const dw__gpu_spec *spec) {
+  return spec->mask_kind == DW_MASK_BYTES_QLEN || spec->mask_kind == DW_MASK_BIAS_F32;
+}
+static int mask_words(const dw__gpu_spec *spec) { return (width_of(spec) + 31) / 32 + (spec->strided ? 2 : 0); }
+// Elements of a row of BYTES_QLEN and BIAS_F32, and of a request's matrix.
+static int64_t matrix_row(const dw__gpu_spec *spec) { return width_of(spec) + (spec->strided ? 5 : 0); }
+static int64_t matrix_size(const dw__gpu_spec *spec) { return width_of(spec) * matrix_row(spec) + (spec->strided ? 11 : 0); }
+// BYTES_FULL: bytes before the first request's and between requests.
+static int64_t full_gap(const dw__gpu_spec *spec) { return spec->strided ? 7 : 0; }
+
+static size_t mask_bytes(const dw__gpu_spec *spec) {
+  int64_t width = width_of(spec), rows = spec->batch * width;
+  switch (spec->mask_kind) {
+    case DW_MASK_NONE: return 0;
+    case DW_MASK_PARENTS: return 4 * (size_t)rows;
+    case DW_MASK_BITS: return 4 * (size_t)(rows * mask_words(spec));
+    case DW_MASK_BYTES_FULL: return (size_t)(rows * ((int64_t)spec->longest + width) + (spec->batch + 1) * full_gap(spec));
+    default: {
+      size_t elements = extent(spec->mask_shared ? 1 : spec->batch, matrix_size(spec), width, matrix_row(spec), width);
+      return elements * (spec->mask_kind == DW_MASK_BIAS_F32 ? 4 : 1);
+    }
+  }
+}
 
 static dw_status make_tables(dw__gpu_problem *problem, dw_error *error) {
   const dw__gpu_spec *spec = &problem->spec;
   size_t batch = (size_t)spec->batch, rows = (size_t)total_rows(problem);
-  size_t row_words = spec->mask_kind == DW_MASK_BITS ? (size_t)mask_words(spec) : 1;
   dw_status status = table_make(problem->gpu, &problem->kv_len, 4 * batch, error);
   if (!status && spec->ragged) status = table_make(problem->gpu, &problem->qo_indptr, 4 * (batch + 1), error);
   if (!status && spec->addressing == DW_CSR) status = table_make(problem->gpu, &problem->kv_indptr, 4 * (batch + 1), error);
-  if (!status && spec->mask_kind != DW_MASK_NONE)
-    status = table_make(problem->gpu, &problem->mask, 4 * rows * row_words, error);
+  if (!status && spec->mask_kind != DW_MASK_NONE) status = table_make(problem->gpu, &problem->mask, mask_bytes(spec), error);
+  if (!status && spec->mask_kind == DW_MASK_BYTES_FULL)
+    status = table_make(problem->gpu, &problem->mask_indptr, 8 * (batch + 1), error);
+  if (!status && spec->positions) status = table_make(problem->gpu, &problem->positions, 4 * rows, error);
+  if (!status && spec->sinks) status = table_make(problem->gpu, &problem->sinks, 4 * (size_t)spec->shape.heads, error);
   for (int s = 0; s < spec->sets && !status; s++) status = make_set(problem, &problem->sets[s], error);
   return status;
 }
@@ -188,12 +238,15 @@ static void fill_args(dw__gpu_problem *problem) {
   args->size = sizeof *args;
   args->q = problem->q;
   args->out = problem->out.device + GUARD;
-  args->lse = (float *)(problem->lse.device + GUARD);
+  if (!spec->no_lse) args->lse = (float *)(problem->lse.device + GUARD);
+  args->q_rope = problem->q_rope;
   args->lse_base_e = spec->lse_base_e;
   args->qo_indptr = problem->qo_indptr.device;
   args->batch = spec->batch;
   args->total_q = total_rows(problem);
+  args->width = spec->width;
   args->kv = problem->kv;
+  args->kv_rope = problem->kv_rope;
   args->addressing = spec->addressing;
   args->kv_indptr = problem->kv_indptr.device;
   args->index64 = spec->addressing == DW_CSR && spec->index64;
@@ -201,7 +254,19 @@ static void fill_args(dw__gpu_problem *problem) {
   args->lengths_include_drafts = spec->lengths_include_drafts;
   args->mask_kind = spec->mask_kind;
   args->mask = problem->mask.device;
+  args->mask_indptr = problem->mask_indptr.device;
   if (spec->mask_kind == DW_MASK_BITS) args->mask_row_stride = mask_words(spec);
+  if (is_matrix(spec)) {
+    args->mask_row_stride = matrix_row(spec);
+    args->mask_request_stride = matrix_size(spec);
+    args->mask_shared = spec->mask_shared;
+  }
+  args->drafts_elsewhere = spec->drafts_elsewhere;
+  args->window = spec->window;
+  args->positions = problem->positions.device;
+  args->soft_cap = spec->soft_cap;
+  args->sinks = problem->sinks.device;
+  args->overlap_prologue = spec->overlap_prologue;
   if (spec->addressing == DW_BLOCK_TABLE) {
     args->table_columns = table_columns(spec);
     args->block_table_stride = table_stride(spec);
@@ -247,7 +312,8 @@ dw_status dw__gpu_problem_make(const dw__gpu_tools *tools, const dw__gpu_spec *s
 void dw__gpu_problem_free(dw__gpu_problem *problem) {
   if (!problem) return;
   dw__gpu *gpu = problem->gpu;
-  table *tables[] = {&problem->kv_len, &problem->qo_indptr, &problem->kv_indptr, &problem->mask, &problem->used};
+  table *tables[] = {&problem->kv_len,      &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
+                     &problem->mask_indptr, &problem->positions, &problem->sinks,     &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables); i++) table_free(gpu, tables[i]);
   for (int s = 0; problem->sets && s < problem->spec.sets; s++) {
     table_free(gpu, &problem->sets[s].indices);
@@ -256,19 +322,20 @@ void dw__gpu_problem_free(dw__gpu_problem *problem) {
   }
   guarded_free(gpu, &problem->out);
   guarded_free(gpu, &problem->lse);
-  void *blocks[] = {problem->q, problem->kv, problem->count};
+  void *blocks[] = {problem->q, problem->q_rope, problem->kv, problem->kv_rope, problem->count};
   for (size_t i = 0; i < DW__COUNT(blocks); i++)
     if (blocks[i]) dw__gpu_free(gpu, blocks[i]);
   dw__release(problem->prefix);
   dw__release(problem->rows);
   dw__release(problem->sets);
   dw__release(problem->order);
+  dw__release(problem->leading);
   dw__release(problem);
 }
 
 // ---- writing: lengths and trees -------------------------------------------------------------------------------
 
-enum { STREAM_TREE = 1, STREAM_ORDER, STREAM_Q, STREAM_KV };
+enum { STREAM_TREE = 1, STREAM_ORDER, STREAM_Q, STREAM_KV, STREAM_Q_ROPE, STREAM_KV_ROPE, STREAM_VIEW, STREAM_SCALARS };
 static uint64_t stream(uint64_t seed, int kind, int i) {
   uint64_t state = seed ^ (uint64_t)kind << 56;
   state = dw__random(&state) ^ (uint64_t)i;
@@ -279,10 +346,10 @@ static dw_status take_contents(dw__gpu_problem *problem, const dw__gpu_contents 
   const dw__gpu_spec *spec = &problem->spec;
   problem->owned_rows = 0;
   for (int b = 0; b < spec->batch; b++) {
-    int rows = contents->rows ? contents->rows[b] : spec->shape.width;
-    if (contents->prefix[b] < 0 || contents->prefix[b] > spec->longest)
+    int rows = contents->rows ? contents->rows[b] : width_of(spec), least = spec->lengths_include_drafts ? -rows : 0;
+    if (contents->prefix[b] < least || contents->prefix[b] > spec->longest)
       return dw__fail_int(error, DW_BAD_ARGUMENT, "prefix", contents->prefix[b], "0 to the problem's longest", "request %d", b);
-    if (rows < 0 || rows > spec->shape.width || (!spec->ragged && rows != spec->shape.width))
+    if (rows < 0 || rows > width_of(spec) || (!spec->ragged && rows != width_of(spec)))
       return dw__fail_int(error, DW_BAD_ARGUMENT, "rows", rows, "0 to the width, the width if not ragged", "request %d", b);
     problem->prefix[b] = contents->prefix[b];
     problem->rows[b] = rows;
@@ -291,6 +358,12 @@ static dw_status take_contents(dw__gpu_problem *problem, const dw__gpu_contents 
   return DW_OK;
 }
 
+// Tokens of a request that are in the pool.
+static int tokens_of(const dw__gpu_problem *problem, int b) {
+  return problem->prefix[b] + (problem->spec.drafts_elsewhere ? 0 : problem->rows[b]);
+}
+static int committed(const dw__gpu_problem *problem, int b) { return problem->prefix[b] > 0 ? problem->prefix[b] : 0; }
+
 static void write_lengths(dw__gpu_problem *problem) {
   const dw__gpu_spec *spec = &problem->spec;
   int32_t *kv_len = (int32_t *)problem->kv_len.host, *qo = (int32_t *)problem->qo_indptr.host;
@@ -298,13 +371,12 @@ static void write_lengths(dw__gpu_problem *problem) {
   for (int b = 0; b < spec->batch; b++) {
     kv_len[b] = problem->prefix[b] + (spec->lengths_include_drafts ? problem->rows[b] : 0);
     if (qo) qo[b + 1] = qo[b] + problem->rows[b];
-    if (kv) kv[b + 1] = kv[b] + problem->prefix[b] + (spec->draft_slots ? 0 : problem->rows[b]);
+    if (kv) kv[b + 1] = kv[b] + (spec->draft_slots ? problem->prefix[b] : tokens_of(problem, b));
   }
 }
 
-static void make_tree(const dw__gpu_problem *problem, uint64_t seed, int request, int *parents) {
+static void make_tree(const dw__gpu_problem *problem, uint64_t seed, int request, int nodes, int *parents) {
   const dw__gpu_spec *spec = &problem->spec;
-  int nodes = problem->rows[request];
   uint64_t state = stream(seed, STREAM_TREE, request);
   if (spec->tree == DW__TREE_RANDOM) dw__tree_random(&state, nodes, parents);
   for (int i = 0; i < nodes && spec->tree != DW__TREE_RANDOM; i++)
@@ -318,28 +390,118 @@ static void make_tree(const dw__gpu_problem *problem, uint64_t seed, int request
   }
 }
 
-static void write_bits(const int *parents, int nodes, int words, uint32_t *rows) {
-  dw__tree_masks(parents, nodes, words, NULL, rows, NULL);
+// Who sees whom: [nodes, nodes], a byte each.
+static void make_view(const dw__gpu_problem *problem, uint64_t seed, int request, int nodes, const int *parents,
+                      unsigned char *view) {
+  uint64_t state = stream(seed, STREAM_VIEW, request);
+  for (int i = 0; i < nodes; i++) {
+    unsigned char *row = view + (size_t)i * (size_t)nodes;
+    if (problem->spec.any_mask) {
+      int share = dw__random_below(&state, 4);  // of four: some rows see nothing, some nearly all
+      for (int j = 0; j < nodes; j++) row[j] = dw__random_below(&state, 4) < share;
+      continue;
+    }
+    if (parents[i] >= 0) memcpy(row, view + (size_t)parents[i] * (size_t)nodes, (size_t)nodes);
+    else memset(row, 0, (size_t)nodes);
+    row[i] = 1;
+  }
+}
+
+// Drafts that are not there look as if they were seen.
+static void write_bits(const unsigned char *view, int nodes, int words, uint32_t *rows) {
   for (int i = 0; i < nodes; i++)
-    for (int j = nodes; j < 32 * words; j++) rows[(size_t)i * (size_t)words + (size_t)j / 32] |= 1u << (j % 32);
+    for (int j = 0; j < 32 * words; j++) {
+      uint32_t *word = &rows[(size_t)i * (size_t)words + (size_t)j / 32], bit = 1u << (j % 32);
+      if (j >= nodes || view[(size_t)i * (size_t)nodes + (size_t)j]) *word |= bit;
+      else *word &= ~bit;
+    }
+}
+
+// Any byte but 0 means yes.
+static void write_bytes(uint64_t *state, const unsigned char *view, int nodes, int64_t stride, unsigned char *to) {
+  for (int i = 0; i < nodes; i++)
+    for (int j = 0; j < nodes; j++)
+      to[i * stride + j] = view[(size_t)i * (size_t)nodes + (size_t)j] ? (unsigned char)(1 << dw__random_below(state, 8)) : 0;
+}
+
+static void write_bias(const unsigned char *view, int nodes, int64_t stride, float *to) {
+  for (int i = 0; i < nodes; i++)
+    for (int j = 0; j < nodes; j++) to[i * stride + j] = view[(size_t)i * (size_t)nodes + (size_t)j] ? 0.f : -INFINITY;
+}
+
+// Of BYTES_FULL the prefix's columns are 0, as if it were hidden: nobody reads them.
+static int64_t write_full(dw__gpu_problem *problem, uint64_t *state, const unsigned char *view, int b, int64_t at) {
+  int nodes = problem->rows[b];
+  int64_t columns = (int64_t)committed(problem, b) + nodes;
+  unsigned char *to = (unsigned char *)problem->mask.host + at;
+  memset(to, 0, (size_t)(nodes * columns));
+  write_bytes(state, view, nodes, columns, to + committed(problem, b));
+  return at + nodes * columns;
+}
+
+// One request's part; a shared matrix is the first request's, with as many rows as any may have.
+static void write_request_mask(dw__gpu_problem *problem, uint64_t seed, int b, int64_t row, const int *parents,
+                               const unsigned char *view, int nodes) {
+  const dw__gpu_spec *spec = &problem->spec;
+  uint64_t state = stream(seed, STREAM_VIEW, -1 - b);
+  char *host = problem->mask.host;
+  int64_t *indptr = (int64_t *)problem->mask_indptr.host, matrix = b * matrix_size(spec);
+  switch (spec->mask_kind) {
+    case DW_MASK_NONE: break;
+    case DW_MASK_PARENTS: memcpy((int32_t *)host + row, parents, (size_t)nodes * sizeof *parents); break;
+    case DW_MASK_BITS: write_bits(view, nodes, mask_words(spec), (uint32_t *)host + row * mask_words(spec)); break;
+    case DW_MASK_BYTES_QLEN: write_bytes(&state, view, nodes, matrix_row(spec), (unsigned char *)host + matrix); break;
+    case DW_MASK_BYTES_FULL:
+      if (b == 0) indptr[0] = full_gap(spec);
+      indptr[b + 1] = write_full(problem, &state, view, b, indptr[b]) + full_gap(spec);
+      break;
+    case DW_MASK_BIAS_F32: write_bias(view, nodes, matrix_row(spec), (float *)host + matrix); break;
+  }
+}
+
+// What nobody may read says "seen". With drafts elsewhere nothing of it is read: all would be dead.
+static void poison_mask(dw__gpu_problem *problem) {
+  const dw__gpu_spec *spec = &problem->spec;
+  memset(problem->mask.host, spec->mask_kind == DW_MASK_BIAS_F32 ? 0 : 0xED, problem->mask.bytes);
+  if (!spec->drafts_elsewhere || spec->mask_kind != DW_MASK_PARENTS) return;
+  for (size_t i = 0; i < problem->mask.bytes / 4; i++) ((int32_t *)problem->mask.host)[i] = -2;
 }
 
 static dw_status write_mask(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
   const dw__gpu_spec *spec = &problem->spec;
+  size_t width = (size_t)width_of(spec);
   if (!problem->mask.host) return DW_OK;
-  int words = spec->mask_kind == DW_MASK_BITS ? mask_words(spec) : 1;
-  int *parents = dw__calloc((size_t)spec->shape.width, sizeof *parents);
-  if (!parents) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
-  uint32_t *mask = (uint32_t *)problem->mask.host;
-  for (size_t i = 0; i < problem->mask.bytes / 4; i++) mask[i] = POISON_WORD;
-  for (int b = 0; b < spec->batch; b++) {
-    make_tree(problem, seed, b, parents);
-    if (spec->mask_kind == DW_MASK_BITS) write_bits(parents, problem->rows[b], words, mask);
-    else memcpy(mask, parents, (size_t)problem->rows[b] * sizeof *parents);
-    mask += (size_t)problem->rows[b] * (size_t)words;
+  int *parents = dw__calloc(width, sizeof *parents);
+  unsigned char *view = spec->mask_kind == DW_MASK_PARENTS ? NULL : dw__calloc(width * width, 1);
+  dw_status status = DW_OK;
+  if (!parents || (!view && spec->mask_kind != DW_MASK_PARENTS))
+    status = dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
+  else poison_mask(problem);
+  bool shared = is_matrix(spec) && spec->mask_shared;
+  int64_t row = 0;
+  int matrices = spec->drafts_elsewhere ? 0 : shared ? 1 : spec->batch;
+  for (int b = 0; b < matrices && !status; b++) {
+    int nodes = shared ? (int)width : problem->rows[b];
+    make_tree(problem, seed, b, nodes, parents);
+    if (view) make_view(problem, seed, b, nodes, parents, view);
+    write_request_mask(problem, seed, b, row, parents, view, nodes);
+    row += nodes;
   }
   dw__release(parents);
-  return DW_OK;
+  dw__release(view);
+  return status;
+}
+
+// Positions need not follow the tree. Sinks around the size of scores.
+static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
+  uint64_t state = stream(seed, STREAM_SCALARS, 0);
+  int32_t *positions = (int32_t *)problem->positions.host;
+  float *sinks = (float *)problem->sinks.host;
+  if (positions) memset(positions, 0x80, problem->positions.bytes);
+  for (int b = 0; b < problem->spec.batch && positions; b++)
+    for (int i = 0; i < problem->rows[b]; i++)
+      *positions++ = committed(problem, b) + dw__random_below(&state, problem->rows[b] + 3);
+  for (int h = 0; h < problem->spec.shape.heads && sinks; h++) sinks[h] = (float)(2 * dw__random_normal(&state));
 }
 
 // ---- writing: places ------------------------------------------------------------------------------------------
@@ -368,13 +530,26 @@ static void put_index(const dw__gpu_problem *problem, void *list, int64_t i, int
   else ((int32_t *)list)[i] = (int32_t)slot;
 }
 
+// Half of what a request's prefix has in common with the first one's, in whole units.
+static int shared_tokens(const dw__gpu_problem *problem, int b) {
+  if (!problem->spec.share || b == 0) return 0;
+  int least = committed(problem, b) < committed(problem, 0) ? committed(problem, b) : committed(problem, 0);
+  return (int)(least / 2 / problem->unit * problem->unit);
+}
+// A row that a graph was padded with: fewer tokens than drafts, all of them in the pool's first unit.
+static bool is_padded(const dw__gpu_problem *problem, int b) { return problem->spec.share && problem->prefix[b] < 0; }
+
 static void write_request(dw__gpu_problem *problem, slot_set *set, int b, int64_t first_row) {
   const dw__gpu_spec *spec = &problem->spec;
   int64_t slot = 0, begin = spec->addressing == DW_CSR ? ((int32_t *)problem->kv_indptr.host)[b] : 0;
   int32_t *pages = (int32_t *)set->pages.host + (spec->addressing == DW_CSR ? 0 : (int64_t)b * table_stride(spec));
-  for (int token = 0; token < problem->prefix[b] + problem->rows[b]; token++) {
-    slot = token % problem->unit ? slot + 1 : next_unit(problem) * problem->unit;
+  int shared = shared_tokens(problem, b);
+  for (int token = 0; token < tokens_of(problem, b); token++) {
+    if (token < shared) slot = problem->leading[token];
+    else if (is_padded(problem, b)) slot = token % problem->unit;
+    else slot = token % problem->unit ? slot + 1 : next_unit(problem) * problem->unit;
     problem->used.host[slot] = 1;
+    if (b == 0 && token < problem->prefix[0]) problem->leading[token] = (int)slot;
     if (spec->addressing == DW_BLOCK_TABLE) {
       pages[token / spec->shape.page] = (int32_t)(slot / spec->shape.page);
     } else if (spec->draft_slots && token >= problem->prefix[b]) {
@@ -428,10 +603,18 @@ static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *erro
     .page_stride = problem->args.q_row_stride,
     .unit_stride = problem->args.q_head_stride,
     .page = shape->heads,
-    .elements = shape->head_dim_qk,
+    .elements = q_part(&problem->spec),
     .scale = problem->spec.q_scale,
   };
   dw_status status = dw__gpu_fill_word(problem->gpu, problem->q, POISON_WORD, problem->q_bytes, error);
+  if (!status) status = fill(problem, &params, error);
+  if (status || !problem->q_rope) return status;
+  params.to = problem->q_rope;
+  params.seed = stream(seed, STREAM_Q_ROPE, 0);
+  params.page_stride = problem->args.q_rope_row_stride;
+  params.unit_stride = problem->args.q_rope_head_stride;
+  params.elements = rope_of(shape);
+  status = dw__gpu_fill_word(problem->gpu, problem->q_rope, POISON_WORD, problem->q_rope_bytes, error);
   return status ? status : fill(problem, &params, error);
 }
 
@@ -444,10 +627,18 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
     .page_stride = problem->args.kv_page_stride,
     .unit_stride = problem->args.kv_token_stride,
     .page = problem->spec.shape.page,
-    .elements = problem->spec.shape.head_dim_qk,
+    .elements = kv_part(&problem->spec),
     .scale = 1,
   };
   dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  if (!status) status = fill(problem, &params, error);
+  if (status || !problem->kv_rope) return status;
+  params.to = problem->kv_rope;
+  params.seed = stream(seed, STREAM_KV_ROPE, 0);
+  params.page_stride = problem->args.kv_rope_page_stride;
+  params.unit_stride = problem->args.kv_rope_token_stride;
+  params.elements = rope_of(&problem->spec.shape);
+  status = dw__gpu_fill_word(problem->gpu, problem->kv_rope, POISON_WORD, problem->kv_rope_bytes, error);
   return status ? status : fill(problem, &params, error);
 }
 
@@ -456,10 +647,12 @@ dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents
   if (status) return status;
   write_lengths(problem);
   status = write_mask(problem, contents->seed, error);
+  write_scalars(problem, contents->seed);
   shuffle_units(problem, contents->seed);
   memset(problem->used.host, 0, problem->used.bytes);
   for (int s = 0; s < problem->spec.sets && !status; s++) status = write_set(problem, &problem->sets[s], error);
-  const table *tables[] = {&problem->kv_len, &problem->qo_indptr, &problem->kv_indptr, &problem->mask, &problem->used};
+  const table *tables[] = {&problem->kv_len,      &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
+                           &problem->mask_indptr, &problem->positions, &problem->sinks,     &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables) && !status; i++) status = table_write(problem->gpu, tables[i], error);
   if (!status) status = write_q(problem, contents->seed, error);
   if (!status) status = write_kv(problem, contents->seed, error);
@@ -476,7 +669,9 @@ dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
   if (problem->spec.strided) return args;
   // Tight ones are left to the callee to fill in.
   args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;
-  args.kv_token_stride = args.kv_page_stride = args.block_table_stride = args.mask_row_stride = 0;
+  args.kv_token_stride = args.kv_page_stride = args.block_table_stride = args.mask_row_stride = args.mask_request_stride = 0;
+  args.q_rope_row_stride = args.q_rope_head_stride = args.kv_rope_token_stride = args.kv_rope_page_stride = 0;
+  if (!problem->spec.ragged) args.total_q = 0;
   return args;
 }
 
@@ -496,7 +691,7 @@ const dw__gpu_spec *dw__gpu_problem_spec(const dw__gpu_problem *problem) { retur
 int dw__gpu_problem_most_tokens(const dw__gpu_problem *problem) {
   int most = 0;
   for (int b = 0; b < problem->spec.batch; b++)
-    if (problem->prefix[b] + problem->rows[b] > most) most = problem->prefix[b] + problem->rows[b];
+    if (tokens_of(problem, b) > most) most = tokens_of(problem, b);
   return most;
 }
 
@@ -522,7 +717,7 @@ static dw_status read_count(dw__gpu_problem *problem, uint32_t *value, dw_error 
   return dw__gpu_download(problem->gpu, value, problem->count, sizeof *value, error);
 }
 
-dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, dw_error *error) {
+static dw_status count_outside(dw__gpu_problem *problem, int rows, uint32_t *written, dw_error *error) {
   const dw_shape *shape = &problem->spec.shape;
   const dw_args *args = &problem->args;
   int size = (int)dw__dtype_size(shape->out);
@@ -532,7 +727,7 @@ dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, d
     .lead = GUARD / size,
     .row_stride = args->out_row_stride,
     .head_stride = args->out_head_stride,
-    .rows = problem->owned_rows,
+    .rows = rows,
     .element_bytes = size,
     .heads = shape->heads,
     .head_elements = shape->head_dim_v,
@@ -543,7 +738,7 @@ dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, d
     .lead = GUARD / 4,
     .row_stride = args->lse_row_stride,
     .head_stride = 1,
-    .rows = problem->owned_rows,
+    .rows = problem->spec.no_lse ? 0 : rows,
     .element_bytes = 4,
     .heads = shape->heads,
     .head_elements = 1,
@@ -552,6 +747,14 @@ dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, d
   if (!status) status = run_count(problem, DW__TOOL_OUTSIDE, &out, error);
   if (!status) status = run_count(problem, DW__TOOL_OUTSIDE, &lse, error);
   return status ? status : read_count(problem, written, error);
+}
+
+dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, dw_error *error) {
+  return count_outside(problem, problem->owned_rows, written, error);
+}
+
+dw_status dw__gpu_problem_written(dw__gpu_problem *problem, uint32_t *written, dw_error *error) {
+  return count_outside(problem, 0, written, error);
 }
 
 dw_status dw__gpu_problem_keep(dw__gpu_problem *problem, dw_error *error) {

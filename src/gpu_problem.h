@@ -2,7 +2,7 @@
 // contents in the same buffers, as between two replays of a graph. Only tables, lengths and trees are made on the host.
 //
 // What must not matter is poison (NaN): slots nobody owns, the space between tokens and rows, rows of q that no request has,
-// table entries behind a request's last page, bits of drafts that are not there.
+// table entries behind a request's last page, what a mask says of drafts that are not there and of the prefix.
 #ifndef DRAFTWOOD_GPU_PROBLEM_H
 #define DRAFTWOOD_GPU_PROBLEM_H
 
@@ -13,18 +13,30 @@ typedef struct dw__gpu_spec {
   dw_shape shape;
   int batch;
   int longest;  // most committed tokens that any contents will have
+  int width;    // rows a request at most; 0: the shape's
   int ragged;   // requests bring their own number of rows: qo_indptr is used
   dw_mask mask_kind;
+  int mask_shared;  // BYTES_QLEN, BIAS_F32
   dw__tree_kind tree;
+  int any_mask;  // BITS, BYTES_*, BIAS_F32: no tree at all, any draft may see any other and not itself
   dw_addressing addressing;
   int index64;
   int lengths_include_drafts;
-  int draft_slots;  // CSR, prefix-only: drafts in draft_slots
-  int dead_nodes;   // PARENTS: about one in eight
-  int strided;      // strides larger than tight ones
-  int shuffle;      // pages (or slots) in random order
-  int scatter;      // CSR: every slot anywhere, whatever the page size
+  int draft_slots;       // CSR, prefix-only: drafts in draft_slots
+  int drafts_elsewhere;  // no draft is in the pool
+  int dead_nodes;        // PARENTS: about one in eight
+  int strided;           // strides larger than tight ones
+  int shuffle;           // pages (or slots) in random order
+  int scatter;           // CSR: every slot anywhere, whatever the page size
+  int share;             // requests share the pages of the beginning of their prefixes; what is padded is in the first page
+  int q_rope, kv_rope;   // the last qk - v elements lie apart
+  int no_lse;
   int lse_base_e;
+  int window;      // tokens; 0: none
+  int positions;   // given, any not below the prefix
+  float soft_cap;  // 0: none
+  int sinks;
+  int overlap_prologue;
   float q_scale;        // standard deviation of q
   int64_t pool_tokens;  // at least so many; 0: a quarter more than is needed
   int sets;             // slot sets, at least 1
@@ -33,8 +45,8 @@ typedef struct dw__gpu_spec {
 
 // What a buffer holds at one time.
 typedef struct dw__gpu_contents {
-  const int *prefix;  // [batch], at most spec.longest
-  const int *rows;    // [batch], at most the shape's width; NULL: width each
+  const int *prefix;  // [batch], at most spec.longest; below 0, with lengths that include drafts: so many drafts are not there
+  const int *rows;    // [batch], at most the width; NULL: width each
   uint64_t seed;
 } dw__gpu_contents;
 
@@ -61,6 +73,8 @@ const dw__gpu_spec *dw__gpu_problem_spec(const dw__gpu_problem *problem);
 dw_status dw__gpu_problem_poison(dw__gpu_problem *problem, dw_error *error);
 // Elements written that are in no request's row.
 dw_status dw__gpu_problem_outside(dw__gpu_problem *problem, uint32_t *written, dw_error *error);
+// Elements written at all.
+dw_status dw__gpu_problem_written(dw__gpu_problem *problem, uint32_t *written, dw_error *error);
 // Keeps a copy of out and lse, and counts the words in which they differ from it.
 dw_status dw__gpu_problem_keep(dw__gpu_problem *problem, dw_error *error);
 dw_status dw__gpu_problem_differ(dw__gpu_problem *problem, uint32_t *words, dw_error *error);

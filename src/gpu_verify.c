@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "oracle.h"
+#include "random_case.h"
 
 // A buffer that grows.
 typedef struct room {
@@ -13,7 +14,7 @@ typedef struct room {
   size_t bytes;
 } room;
 
-enum { PART_OUT, PART_MAX, PART_SUM, EXACT, EXACT_LSE, PLAIN, PLAIN_LSE, ROWS, ROOMS };
+enum { PART_OUT, PART_MAX, PART_SUM, EXACT, EXACT_LSE, PLAIN, PLAIN_LSE, ROWS, POSITIONS, ROOMS };
 
 struct dw__gpu_judge {
   const dw__gpu_tools *tools;
@@ -37,11 +38,24 @@ static void choose_chunks(dw_oracle_params *p, int most_tokens) {
 }
 
 dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *args, int most_tokens) {
-  int width = args->width ? args->width : shape->width;
-  int64_t q_head = or_else(args->q_head_stride, shape->head_dim_qk), token = or_else(args->kv_token_stride, shape->head_dim_qk);
+  static const int masks[] = {
+    [DW_MASK_NONE] = DW_T_NONE,
+    [DW_MASK_PARENTS] = DW_T_PARENTS,
+    [DW_MASK_BITS] = DW_T_BITS,
+    [DW_MASK_BYTES_QLEN] = DW_T_BYTES_QLEN,
+    [DW_MASK_BYTES_FULL] = DW_T_BYTES_FULL,
+    [DW_MASK_BIAS_F32] = DW_T_BIAS,
+  };
+  int width = args->width ? args->width : shape->width, rope = shape->head_dim_qk - shape->head_dim_v;
+  int64_t q_head = or_else(args->q_head_stride, args->q_rope ? shape->head_dim_v : shape->head_dim_qk);
+  int64_t token = or_else(args->kv_token_stride, args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+  int64_t rope_head = or_else(args->q_rope_head_stride, rope), rope_token = or_else(args->kv_rope_token_stride, rope);
+  int64_t mask_row = or_else(args->mask_row_stride, args->mask_kind == DW_MASK_BITS ? (width + 31) / 32 : width);
   dw_oracle_params p = {
     .q = args->q,
+    .q_rope = args->q_rope,
     .kv = args->kv,
+    .kv_rope = args->kv_rope,
     .kv_indices = args->kv_indices,
     .draft_slots = args->draft_slots,
     .mask = args->mask,
@@ -49,14 +63,24 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     .kv_len = args->kv_len,
     .kv_indptr = args->kv_indptr,
     .block_table = args->block_table,
+    .mask_indptr = (const long long *)args->mask_indptr,
+    .sinks = args->sinks,
+    .positions = args->positions,
     .q_row_stride = or_else(args->q_row_stride, shape->heads * q_head),
     .q_head_stride = q_head,
+    .q_rope_row_stride = or_else(args->q_rope_row_stride, shape->heads * rope_head),
+    .q_rope_head_stride = rope_head,
     .kv_page_stride = or_else(args->kv_page_stride, shape->page * token),
     .kv_token_stride = token,
+    .kv_rope_page_stride = or_else(args->kv_rope_page_stride, shape->page * rope_token),
+    .kv_rope_token_stride = rope_token,
     .table_stride = or_else(args->block_table_stride, args->table_columns),
-    .mask_stride = or_else(args->mask_row_stride, (width + 31) / 32),
+    .mask_row_stride = mask_row,
+    .mask_request_stride = args->mask_shared ? 0 : or_else(args->mask_request_stride, width * mask_row),
     .lse_factor = args->lse_base_e ? 1 : 1.44269504088896340736,
     .scale = (double)args->softmax_scale,
+    .soft_cap = (double)args->soft_cap,
+    .window = args->window,
     .heads = shape->heads,
     .page = shape->page,
     .width = width,
@@ -64,10 +88,9 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     .total_q = args->total_q ? args->total_q : args->batch * width,
     .addressing = args->addressing == DW_CSR ? DW_T_CSR : DW_T_TABLE,
     .index64 = args->index64,
-    .mask_kind = args->mask_kind == DW_MASK_NONE      ? DW_T_NONE
-                 : args->mask_kind == DW_MASK_PARENTS ? DW_T_PARENTS
-                                                      : DW_T_BITS,
+    .mask_kind = masks[args->mask_kind],
     .lengths_include_drafts = args->lengths_include_drafts,
+    .drafts_elsewhere = args->drafts_elsewhere,
     .kv_f16 = shape->kv == DW_F16,
     .out_dtype = shape->out == DW_BF16  ? 0
                  : shape->out == DW_F16 ? 1
@@ -130,6 +153,7 @@ static dw_status grow_all(dw__gpu_judge *judge, const dw_oracle_params *p, int v
     [PLAIN] = vectors * (size_t)v * d,
     [PLAIN_LSE] = vectors * d,
     [ROWS] = vectors * sizeof(dw_tool_row),
+    [POSITIONS] = p->window && !p->positions ? (size_t)p->total_q * sizeof(int) : 0,
   };
   dw_status status = DW_OK;
   for (int i = 0; i < ROOMS && !status; i++) status = grow(judge, i, bytes[i], error);
@@ -137,15 +161,15 @@ static dw_status grow_all(dw__gpu_judge *judge, const dw_oracle_params *p, int v
 }
 
 // Attention, then the merge of its chunks.
-static dw_status run_pair(dw__gpu_judge *judge, dw_oracle_params *p, dw__tool attend, dw__tool merge, int out,
-                          dw_error *error) {
+static dw_status run_pair(dw__gpu_judge *judge, dw_oracle_params *p, dw__tool attend, int out, dw_error *error) {
   unsigned vectors = (unsigned)(p->width * p->heads), batch = (unsigned)p->batch;
   p->out = judge->rooms[out].device;
   p->lse = judge->rooms[out + 1].device;
+  p->rounded = out == PLAIN;
   dw_status status = dw__gpu_tool_run(judge->tools, attend, (vectors + DW_T_BLOCK_VECTORS - 1) / DW_T_BLOCK_VECTORS,
                                       (unsigned)p->chunks, batch, p, error);
   if (status) return status;
-  return dw__gpu_tool_run(judge->tools, merge, (vectors + DW_T_WARPS - 1) / DW_T_WARPS, batch, 1, p, error);
+  return dw__gpu_tool_run(judge->tools, DW__TOOL_MERGE, (vectors + DW_T_WARPS - 1) / DW_T_WARPS, batch, 1, p, error);
 }
 
 dw_status dw__gpu_judge_solve(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, int most_tokens,
@@ -157,8 +181,13 @@ dw_status dw__gpu_judge_solve(dw__gpu_judge *judge, const dw_shape *shape, const
   p.part_out = judge->rooms[PART_OUT].device;
   p.part_max = judge->rooms[PART_MAX].device;
   p.part_sum = judge->rooms[PART_SUM].device;
-  status = run_pair(judge, &p, DW__TOOL_ORACLE, DW__TOOL_ORACLE_MERGE, EXACT, error);
-  if (!status) status = run_pair(judge, &p, DW__TOOL_PLAIN, DW__TOOL_PLAIN_MERGE, PLAIN, error);
+  if (p.window && !p.positions) {
+    p.positions = p.depth_positions = judge->rooms[POSITIONS].device;
+    status = dw__gpu_tool_run(judge->tools, DW__TOOL_DEPTH, (unsigned)dw__ceil_div(p.width, DW_T_WARPS), (unsigned)p.batch, 1,
+                              &p, error);
+  }
+  if (!status) status = run_pair(judge, &p, DW__TOOL_ORACLE, EXACT, error);
+  if (!status) status = run_pair(judge, &p, DW__TOOL_PLAIN, PLAIN, error);
   return status ? status : dw__gpu_sync(judge->gpu, error);
 }
 
@@ -416,6 +445,7 @@ typedef struct trial {
   const dw__gpu_check *check;
   dw__gpu_problem *problem;
   const dw_kernel *kernel;
+  dw_bounds bounds;
   dw_args args;
 } trial;
 
@@ -497,15 +527,62 @@ static dw_status run_graph(trial *t, dw__graph *graph, dw__gpu_verdict *verdict,
   return DW_OK;
 }
 
+static dw_status refuse_one(trial *t, const dw__plan *plan, uint64_t *seed, dw_error *error) {
+  dw_args args = t->args;
+  dw_error checked = {0}, launched = {0};
+  dw__broken broken = dw__args_break(&t->check->shape, &t->bounds, plan, seed, &args);
+  dw_status status = dw_args_check(t->kernel, &args, &checked);
+  bool right = status == DW_BAD_ARGUMENT && dw__broken_named(&broken, &checked);
+  status = dw_launch(t->kernel, &args, dw__gpu_stream(t->gpu), &launched);
+  right = right && status == DW_BAD_ARGUMENT && strcmp(checked.message, launched.message) == 0;
+  status = right ? DW_OK
+                 : dw__fail(error, DW_WRONG_RESULT, broken.field, launched.status ? launched.message : "accepted",
+                            "a refusal that names this field", "arguments with one wrong field: %s", broken.what);
+  dw_error_clear(&checked);
+  dw_error_clear(&launched);
+  return status;
+}
+
+// Not one of them may have launched anything: the outputs are still poison.
+static dw_status refuse(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
+  dw__plan plan;
+  uint32_t written = 0;
+  uint64_t seed = t->check->broken_seed;
+  dw_status status = dw__plan_make(&t->check->shape, &t->check->variant, &t->bounds, &plan, error);
+  if (!status) status = poison(t, error);
+  for (int i = 0; i < t->check->broken && !status; i++) {
+    status = refuse_one(t, &plan, &seed, error);
+    verdict->refused += status == DW_OK;
+  }
+  if (!status) status = dw__gpu_sync(t->gpu, error);
+  if (!status) status = dw__gpu_problem_written(t->problem, &written, error);
+  if (status || !written) return status;
+  return dw__fail_int(error, DW_WRONG_RESULT, "out", written, "0 elements", "a refused launch wrote its output");
+}
+
 static dw_status run_all(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
   dw__graph *graph = NULL;
   dw_status status = run_eager(t, verdict, error);
   if (status) return status;
-  STEP("capture", capture(t, &graph, error));
-  status = run_graph(t, graph, verdict, error);
-  if (!status) verdict->step = "all";
-  dw__graph_free(t->gpu, graph);
-  return status;
+  if (!t->check->no_replay) {
+    STEP("capture", capture(t, &graph, error));
+    status = run_graph(t, graph, verdict, error);
+    dw__graph_free(t->gpu, graph);
+  }
+  if (status) return status;
+  if (t->check->broken) STEP("refusal", refuse(t, verdict, error));
+  verdict->step = "all";
+  return DW_OK;
+}
+
+static dw_bounds bounds_of(const trial *t) {
+  dw_bounds bounds = dw__gpu_problem_bounds(t->problem);
+  bounds.split_tokens = t->check->split_tokens;
+  if (!t->check->spare) return bounds;
+  bounds.total_q += 2 * t->check->shape.width;
+  bounds.batch += 2;
+  bounds.kv_len = bounds.kv_len * 2 + 100;
+  return bounds;
 }
 
 dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge *judge, const dw__gpu_check *check,
@@ -516,10 +593,9 @@ dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge 
   dw_kernel *kernel = NULL;
   dw_status status = dw__gpu_problem_make(tools, &check->spec, &t.problem, error);
   if (!status) {
-    dw_bounds bounds = dw__gpu_problem_bounds(t.problem);
-    bounds.split_tokens = check->split_tokens;
+    t.bounds = bounds_of(&t);
     verdict->step = "kernel";
-    status = dw_kernel_get(ctx, &check->shape, &check->variant, &bounds, &kernel, error);
+    status = dw_kernel_get(ctx, &check->shape, &check->variant, &t.bounds, &kernel, error);
   }
   if (!status) {
     t.kernel = kernel;

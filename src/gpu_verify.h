@@ -39,11 +39,16 @@ typedef struct dw__gpu_check {
   dw__gpu_spec spec;  // shape as above
   dw__gpu_contents first, other;
   dw__capture_mode capture;
+  int no_replay;  // eager and repeated only
+  int spare;      // the kernel's bounds are larger than the problem
+  int broken;     // then so many launches with one field of the arguments spoilt, which must be refused
+  uint64_t broken_seed;
 } dw__gpu_check;
 
 typedef struct dw__gpu_verdict {
   const char *step;  // where it ended: "eager", "repeat", "replay" ...
   dw__comparison eager, replay;
+  int refused;
   double seconds;
 } dw__gpu_verdict;
 

@@ -18,6 +18,8 @@ constexpr int Q_EACH = QK / 32, V_EACH = V / 32;  // elements a lane: lane, lane
 extern "C" double exp(double) noexcept(true);
 extern "C" double log(double) noexcept(true);
 extern "C" double sqrt(double) noexcept(true);
+extern "C" double tanh(double) noexcept(true);
+extern "C" float tanhf(float) noexcept(true);
 #endif
 
 // ---- numbers --------------------------------------------------------------------------------------------------
@@ -63,6 +65,8 @@ DEV T warp_total(T v) {
 }
 DEV double exponential(double x) { return exp(x); }
 DEV float exponential(float x) { return exp2_approx(x * 1.44269504088896340736f); }
+DEV double hyperbolic_tangent(double x) { return tanh(x); }
+DEV float hyperbolic_tangent(float x) { return tanhf(x); }
 
 DEV float widen(u16 x, bool f16) { return f16 ? f16_to_float(x) : bf16_to_float(x); }
 DEV u16 narrow(float x, bool f16) { return (u16)(f16 ? pack_f16x2(x, 0.f) : pack_bf16x2(x, 0.f)); }
@@ -98,39 +102,61 @@ DEV Span span_of(const dw_oracle_params &p, int b) {
   const int length = p.kv_len[b] > 0 ? p.kv_len[b] : 0;
   s.first_row = p.qo_indptr ? p.qo_indptr[b] : b * p.width;
   s.rows = p.qo_indptr ? p.qo_indptr[b + 1] - s.first_row : p.width;
-  s.tokens = p.lengths_include_drafts ? length : length + s.rows;
-  s.prefix = s.tokens > s.rows ? s.tokens - s.rows : 0;  // shorter than the drafts: the last drafts are not there
+  const int drafts = p.drafts_elsewhere ? 0 : s.rows;  // on another rank: what is here is all prefix
+  s.tokens = p.lengths_include_drafts ? length : length + drafts;
+  s.prefix = s.tokens > drafts ? s.tokens - drafts : 0;  // shorter than the drafts: the last drafts are not there
   return s;
 }
 
-// Element of the pool at which a token starts.
-DEV s64 token_offset(const dw_oracle_params &p, const Span &s, int b, int token) {
-  s64 slot;  // in tokens of the pool
-  if (p.addressing == DW_T_TABLE) {
-    slot = (s64)p.block_table[(s64)b * p.table_stride + token / p.page] * p.page + token % p.page;
-  } else {
-    const bool apart = p.draft_slots && !p.lengths_include_drafts && token >= s.prefix;
-    const void *list = apart ? p.draft_slots : p.kv_indices;
-    const s64 at = apart ? (s64)s.first_row + (token - s.prefix) : (s64)p.kv_indptr[b] + token;
-    slot = p.index64 ? ((const s64 *)list)[at] : ((const s32 *)list)[at];
-  }
-  return slot / p.page * p.kv_page_stride + slot % p.page * p.kv_token_stride;
+// A token's place in the pool, counted in tokens.
+DEV s64 token_slot(const dw_oracle_params &p, const Span &s, int b, int token) {
+  if (p.addressing == DW_T_TABLE)
+    return (s64)p.block_table[(s64)b * p.table_stride + token / p.page] * p.page + token % p.page;
+  const bool apart = p.draft_slots && !p.lengths_include_drafts && token >= s.prefix;
+  const void *list = apart ? p.draft_slots : p.kv_indices;
+  const s64 at = apart ? (s64)s.first_row + (token - s.prefix) : (s64)p.kv_indptr[b] + token;
+  return p.index64 ? ((const s64 *)list)[at] : ((const s32 *)list)[at];
 }
 
 DEV bool is_dead(const dw_oracle_params &p, const Span &s, int node) {
-  return p.mask_kind == DW_T_PARENTS && ((const s32 *)p.mask)[s.first_row + node] == -2;
+  return p.mask_kind == DW_T_PARENTS && !p.drafts_elsewhere && ((const s32 *)p.mask)[s.first_row + node] == -2;
 }
-DEV bool sees(const dw_oracle_params &p, const Span &s, int node, int token) {
-  const int draft = token - s.prefix;
-  if (draft < 0) return true;
+// By the mask alone.
+DEV bool sees_draft(const dw_oracle_params &p, const Span &s, int b, int node, int draft) {
   if (p.mask_kind == DW_T_NONE) return draft <= node;
   if (p.mask_kind == DW_T_BITS) {
-    const u32 *row = (const u32 *)p.mask + (s64)(s.first_row + node) * p.mask_stride;
+    const u32 *row = (const u32 *)p.mask + (s64)(s.first_row + node) * p.mask_row_stride;
     return row[draft / 32] >> (draft % 32) & 1;
   }
-  int at = node;  // a parent comes before its child
-  while (at > draft) at = ((const s32 *)p.mask)[s.first_row + at];
-  return at == draft;
+  if (p.mask_kind == DW_T_PARENTS) {
+    int at = node;  // a parent comes before its child
+    while (at > draft) at = ((const s32 *)p.mask)[s.first_row + at];
+    return at == draft;
+  }
+  if (p.mask_kind == DW_T_BYTES_FULL) {
+    const s64 columns = (s64)s.prefix + s.rows;
+    return ((const u8 *)p.mask)[p.mask_indptr[b] + node * columns + s.prefix + draft] != 0;
+  }
+  const s64 at = b * p.mask_request_stride + node * p.mask_row_stride + draft;
+  return p.mask_kind == DW_T_BIAS ? ((const float *)p.mask)[at] == 0.f : ((const u8 *)p.mask)[at] != 0;
+}
+DEV bool sees(const dw_oracle_params &p, const Span &s, int b, int node, int position, int token) {
+  const int draft = token - s.prefix;
+  if (draft >= 0 && !sees_draft(p, s, b, node, draft)) return false;
+  const s64 at = draft < 0 ? token : p.window ? p.positions[s.first_row + draft] : 0;
+  return !p.window || at > position - p.window;
+}
+
+// Positions where a window comes with none: a row stands behind the prefix and the other drafts that it sees.
+extern "C" __global__ void __launch_bounds__(128) dw_oracle64_depth(const __grid_constant__ dw_oracle_params p) {
+  const int b = blockIdx.y, node = (int)blockIdx.x * DW_T_WARPS + (int)warp_id();
+  const Span s = span_of(p, b);
+  if (node >= s.rows) return;
+  int seen = 0;
+  for (int draft = lane_id(); draft < s.rows; draft += 32)
+    seen += draft != node && sees_draft(p, s, b, node, draft);
+  const float all = warp_total((float)seen);  // at most 1025
+  if (lane_id() == 0) p.depth_positions[s.first_row + node] = s.prefix + (int)all;
 }
 
 // ---- attention in T: double, or float as a straightforward kernel does it -------------------------------------
@@ -138,7 +164,7 @@ template <class T>
 struct Vector {
   T q[Q_EACH], out[V_EACH];
   T max, sum;
-  int node;   // row in the request
+  int node, position;  // row in the request; its position, where a window asks
   bool live;  // there is such a vector and it is not dead
 };
 
@@ -146,34 +172,43 @@ template <class T>
 DEV void start_vector(const dw_oracle_params &p, const Span &s, int index, Vector<T> &v) {
   v.node = index / p.heads;
   v.live = v.node < s.rows && !is_dead(p, s, v.node);
+  v.position = p.window && v.live ? p.positions[s.first_row + v.node] : 0;
   v.max = (T)minus_infinity();
   v.sum = 0;
-  const u16 *q = (const u16 *)p.q + (s64)(s.first_row + v.node) * p.q_row_stride + index % p.heads * p.q_head_stride;
+  const s64 row = s.first_row + v.node, head = index % p.heads;
+  const u16 *q = (const u16 *)p.q + row * p.q_row_stride + head * p.q_head_stride;
+  const u16 *rest = p.q_rope ? (const u16 *)p.q_rope + row * p.q_rope_row_stride + head * p.q_rope_head_stride : q + V;
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) v.q[i] = v.live ? (T)widen(q[lane_id() + 32 * i], p.kv_f16) : 0;
+  for (int i = 0; i < Q_EACH; i++) {
+    const u16 *from = i < V_EACH ? q + 32 * i : rest + 32 * (i - V_EACH);
+    v.q[i] = v.live ? (T)widen(from[lane_id()], p.kv_f16) : 0;
+  }
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) v.out[i] = 0;
 }
 
-DEV void load_token(const dw_oracle_params &p, s64 offset, u16 (&raw)[Q_EACH]) {
-  const u16 *kv = (const u16 *)p.kv + offset;
+DEV void load_token(const dw_oracle_params &p, s64 slot, u16 (&raw)[Q_EACH]) {
+  const s64 page = slot / p.page, in_page = slot % p.page;
+  const u16 *kv = (const u16 *)p.kv + page * p.kv_page_stride + in_page * p.kv_token_stride;
+  const u16 *rest =
+    p.kv_rope ? (const u16 *)p.kv_rope + page * p.kv_rope_page_stride + in_page * p.kv_rope_token_stride : kv + V;
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) raw[i] = kv[lane_id() + 32 * i];
+  for (int i = 0; i < Q_EACH; i++) raw[i] = (i < V_EACH ? kv + 32 * i : rest + 32 * (i - V_EACH))[lane_id()];
 }
 
 // 32 tokens at a time, as the CPU's oracle does: lane i knows where token i is and who sees it. What nobody sees is not read.
 // The next token is on its way while this one is worked on.
 template <class Work>
-DEV void each_token(const dw_oracle_params &p, u32 left, s64 offset, Work work) {
+DEV void each_token(const dw_oracle_params &p, u32 left, s64 slot, Work work) {
   u16 raw[Q_EACH];
-  load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
+  load_token(p, shuffle_s64(slot, lowest_bit(left)), raw);
   while (left) {
     const u32 now = lowest_bit(left);
     u16 kv[Q_EACH];
     left &= left - 1;
 #pragma unroll
     for (int i = 0; i < Q_EACH; i++) kv[i] = raw[i];
-    if (left) load_token(p, shuffle_s64(offset, lowest_bit(left)), raw);
+    if (left) load_token(p, shuffle_s64(slot, lowest_bit(left)), raw);
     work(now, kv);
   }
 }
@@ -207,28 +242,29 @@ DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first,
   u32 seen[DW_T_WARP_VECTORS], left = 0;
 #pragma unroll
   for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
-    seen[k] = vote_ballot(v[k].live && token < end && sees(p, s, v[k].node, token));
+    seen[k] = vote_ballot(v[k].live && token < end && sees(p, s, b, v[k].node, v[k].position, token));
     left |= seen[k];
   }
   if (!left) return;
-  const s64 offset = token < end ? token_offset(p, s, b, token) : 0;
+  const s64 slot = token < end ? token_slot(p, s, b, token) : 0;
   T weight[DW_T_WARP_VECTORS];  // of this lane's token: first the score
 #pragma unroll
   for (int k = 0; k < DW_T_WARP_VECTORS; k++) weight[k] = 0;
-  each_token(p, left, offset, [&](u32 now, const u16(&kv)[Q_EACH]) {
+  each_token(p, left, slot, [&](u32 now, const u16(&kv)[Q_EACH]) {
 #pragma unroll
     for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
       T score = 0;
 #pragma unroll
       for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)widen(kv[i], p.kv_f16);
       score = warp_total(score) * (T)p.scale;
+      if (p.soft_cap > 0) score = (T)p.soft_cap * hyperbolic_tangent(score / (T)p.soft_cap);
       if (lane_id() == now) weight[k] = score;
     }
   });
 #pragma unroll
   for (int k = 0; k < DW_T_WARP_VECTORS; k++)
     if (seen[k]) weight[k] = take_scores<T, ROUNDED>(p, v[k], weight[k], seen[k] >> lane_id() & 1);
-  each_token(p, left, offset, [&](u32 now, const u16(&kv)[Q_EACH]) {
+  each_token(p, left, slot, [&](u32 now, const u16(&kv)[Q_EACH]) {
 #pragma unroll
     for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
       const T w = fetch(weight[k], now);
@@ -272,9 +308,8 @@ extern "C" __global__ void __launch_bounds__(128) dw_plain(const __grid_constant
   attend<float, true>(p);
 }
 
-// A vector's chunks, in double for both: the plain kernel's own error is made before.
-template <bool ROUNDED>
-DEV void merge(const dw_oracle_params &p) {
+// A vector's chunks and its sink, in double for both: the plain kernel's own error is made before.
+extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid_constant__ dw_oracle_params p) {
   const Span s = span_of(p, blockIdx.y);
   const int index = (int)blockIdx.x * DW_T_WARPS + (int)warp_id();
   if (index >= s.rows * p.heads) return;
@@ -284,6 +319,11 @@ DEV void merge(const dw_oracle_params &p) {
   for (int i = 0; i < V_EACH; i++) out[i] = 0;
   for (int c = 0; c < p.chunks; c++)
     if (p.part_sum[c * vectors + vector] > 0 && p.part_max[c * vectors + vector] > max) max = p.part_max[c * vectors + vector];
+  if (p.sinks && !is_dead(p, s, index / p.heads)) {
+    const double sink = p.sinks[index % p.heads];
+    if (sink > max) max = sink;
+    sum = exp(sink - max);
+  }
   for (int c = 0; c < p.chunks; c++) {
     const s64 at = c * vectors + vector;
     if (p.part_sum[at] == 0) continue;  // a NaN goes on
@@ -295,17 +335,10 @@ DEV void merge(const dw_oracle_params &p) {
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) {
     double value = sum == 0 ? 0 : out[i] / sum;
-    if (ROUNDED) value = round_to((float)value, p.out_dtype);
+    if (p.rounded) value = round_to((float)value, p.out_dtype);
     p.out[vector * V + lane_id() + 32 * i] = value;
   }
   if (lane_id() == 0) p.lse[vector] = sum == 0 ? minus_infinity() : (log(sum) + max) * p.lse_factor;
-}
-
-extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid_constant__ dw_oracle_params p) {
-  merge<false>(p);
-}
-extern "C" __global__ void __launch_bounds__(128) dw_plain_merge(const __grid_constant__ dw_oracle_params p) {
-  merge<true>(p);
 }
 
 // ---- comparison -----------------------------------------------------------------------------------------------
@@ -377,7 +410,7 @@ extern "C" __global__ void __launch_bounds__(256) dw_tool_differ(const __grid_co
 // Host execution calls the kernels through pointers to their parameters.
 @ local takes = {
 @   {"dw_tool_fill", "fill"}, {"dw_oracle64", "oracle"}, {"dw_plain", "oracle"}, {"dw_oracle64_merge", "oracle"},
-@   {"dw_plain_merge", "oracle"}, {"dw_tool_compare", "compare"}, {"dw_tool_outside", "count"}, {"dw_tool_differ", "count"},
+@   {"dw_oracle64_depth", "oracle"}, {"dw_tool_compare", "compare"}, {"dw_tool_outside", "count"}, {"dw_tool_differ", "count"},
 @ }
 @ for _, entry in ipairs(takes) do
 @   local struct = entry[2] == "oracle" and "dw_oracle_params" or "dw_tool_" .. entry[2] .. "_params"

@@ -16,17 +16,24 @@ typedef struct dw_tool_fill_params {
 } dw_tool_fill_params;
 
 enum { DW_T_CSR = 0, DW_T_TABLE = 1 };
-enum { DW_T_NONE = 0, DW_T_PARENTS = 1, DW_T_BITS = 2 };
+enum { DW_T_NONE = 0, DW_T_PARENTS = 1, DW_T_BITS = 2, DW_T_BYTES_QLEN = 3, DW_T_BYTES_FULL = 4, DW_T_BIAS = 5 };
 
 // dw_oracle64 and dw_plain: grid (vectors of a request / DW_T_BLOCK_VECTORS, chunks, batch), DW_T_THREADS threads.
-// dw_oracle64_merge and dw_plain_merge, dw_tool_compare: grid (vectors of a request / DW_T_WARPS, batch), DW_T_THREADS threads.
+// dw_oracle64_merge (of both) and dw_tool_compare: grid (vectors of a request / DW_T_WARPS, batch), DW_T_THREADS threads.
+// dw_oracle64_depth, before the others where a window has no positions: grid (rows of a request / DW_T_WARPS, batch).
 enum { DW_T_THREADS = 128, DW_T_WARPS = 4, DW_T_WARP_VECTORS = 2, DW_T_BLOCK_VECTORS = DW_T_WARPS * DW_T_WARP_VECTORS };
 
 // A vector is a row's head: vector = row of q x heads + head.
 typedef struct dw_oracle_params {
-  const void *q, *kv, *kv_indices, *draft_slots, *mask;
+  const void *q, *q_rope, *kv, *kv_rope, *kv_indices, *draft_slots, *mask;  // q_rope, kv_rope: null where not apart
   const int *qo_indptr, *kv_len, *kv_indptr, *block_table;
-  long long q_row_stride, q_head_stride, kv_page_stride, kv_token_stride, table_stride, mask_stride;
+  const long long *mask_indptr;
+  const float *sinks;      // [heads] or null
+  const int *positions;    // [total_q], read with a window only
+  int *depth_positions;    // [total_q], what dw_oracle64_depth writes
+  long long q_row_stride, q_head_stride, q_rope_row_stride, q_rope_head_stride;
+  long long kv_page_stride, kv_token_stride, kv_rope_page_stride, kv_rope_token_stride;
+  long long table_stride, mask_row_stride, mask_request_stride;
   double *part_out;  // [chunks, total_q x heads, v]: sums of exp(score - max) x V
   double *part_max;  // [chunks, total_q x heads]: greatest score, -inf where nothing was seen
   double *part_sum;  // [chunks, total_q x heads]
@@ -34,9 +41,12 @@ typedef struct dw_oracle_params {
   double *lse;       // [total_q x heads], in the base asked for
   double lse_factor; // log2(e) for base 2, 1 for base e
   double scale;      // softmax scale
+  double soft_cap;   // 0: none
+  long long window;  // 0: none
   int heads, page, width, batch, total_q;
   int chunk_tokens, chunks;
-  int addressing, index64, mask_kind, lengths_include_drafts;
+  int addressing, index64, mask_kind, lengths_include_drafts, drafts_elsewhere;
+  int rounded;            // merge: the plain result, rounded to the output type
   int kv_f16, out_dtype;  // 0 bf16, 1 fp16, 2 fp32
 } dw_oracle_params;
 

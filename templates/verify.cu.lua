@@ -19,6 +19,10 @@
 @ param.int("combine_splits", 1)
 @ param.string("call", {"any", "table"})
 @ param.int("checked", 0, 0)
+@ param.flag("window")
+@ param.flag("soft_cap")
+@ param.flag("q_rope")
+@ param.flag("kv_rope")
 @ param.int("shared_bytes", 0)
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
@@ -32,6 +36,8 @@ constexpr int HEADS = ${heads}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${hea
 constexpr bool KV_F16 = ${bool(kv == "fp16")};
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool CALL_TABLE = ${bool(call == "table")};
+constexpr bool WITH_WINDOW = ${bool(window)}, WITH_SOFT_CAP = ${bool(soft_cap)};
+constexpr bool WITH_Q_ROPE = ${bool(q_rope)}, WITH_KV_ROPE = ${bool(kv_rope)};
 #include "dtype.cuh"
 #include "request.cuh"
 @ if family == "reference" then

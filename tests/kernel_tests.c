@@ -148,7 +148,11 @@ dw_bounds kt_bounds(const dw__problem *problem) {
     dw__request request = dw__oracle_request(&problem->spec.shape, &problem->args, b);
     if (request.tokens > longest) longest = request.tokens;
   }
-  return (dw_bounds){.size = sizeof(dw_bounds), .batch = problem->args.batch, .kv_len = longest, .sm_count = 132};
+  return (dw_bounds){.size = sizeof(dw_bounds),
+                     .batch = problem->args.batch,
+                     .kv_len = longest,
+                     .sm_count = 132,
+                     .features = dw__args_features(&problem->args)};
 }
 
 dw_bounds kt_fixed(const dw__problem *problem, int tokens) {

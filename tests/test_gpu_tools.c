@@ -91,7 +91,7 @@ static int most_tokens(const dw__problem *problem) {
   return most;
 }
 
-static void solve(const dw__problem *problem, const char *kernel, const char *merge, int chunk_tokens, answer *a) {
+static void solve(const dw__problem *problem, const char *kernel, int chunk_tokens, answer *a) {
   const dw_shape *shape = &problem->spec.shape;
   dw_oracle_params p = dw__gpu_oracle_params(shape, &problem->args, most_tokens(problem));
   p.chunk_tokens = chunk_tokens;
@@ -106,7 +106,8 @@ static void solve(const dw__problem *problem, const char *kernel, const char *me
   p.lse = a->lse;
   unsigned vectors = (unsigned)(shape->width * shape->heads), batch = (unsigned)p.batch;
   run(kernel, &p, (vectors + DW_T_BLOCK_VECTORS - 1) / DW_T_BLOCK_VECTORS, (unsigned)p.chunks, batch, DW_T_THREADS);
-  run(merge, &p, (vectors + DW_T_WARPS - 1) / DW_T_WARPS, batch, 1, DW_T_THREADS);
+  p.rounded = strcmp(kernel, "dw_plain") == 0;
+  run("dw_oracle64_merge", &p, (vectors + DW_T_WARPS - 1) / DW_T_WARPS, batch, 1, DW_T_THREADS);
   free(p.part_out);
   free(p.part_max);
   free(p.part_sum);
@@ -118,8 +119,8 @@ static void check_problem(const dw__problem_spec *spec, int chunk_tokens) {
   if (dw__problem_make(spec, &problem, &error) || dw__problem_solve(problem, 0, &error)) fail_msg("%s", error.message);
   size_t vectors = (size_t)problem->total_q * (size_t)spec->shape.heads;
   answer exact = answer_make(vectors), plain = answer_make(vectors), cpu = answer_make(vectors);
-  solve(problem, "dw_oracle64", "dw_oracle64_merge", chunk_tokens, &exact);
-  solve(problem, "dw_plain", "dw_plain_merge", chunk_tokens, &plain);
+  solve(problem, "dw_oracle64", chunk_tokens, &exact);
+  solve(problem, "dw_plain", chunk_tokens, &plain);
   assert_int_equal(dw__oracle_plain(&spec->shape, &problem->args, 0, cpu.out, cpu.lse, &error), DW_OK);
   double worst, factor;
   dw__gpu_oracle_distance(problem, exact.out, exact.lse, plain.out, cpu.out, &worst, &factor);
