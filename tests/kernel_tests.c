@@ -1,6 +1,8 @@
 // See kernel_tests.h.
 #include "kernel_tests.h"
 
+#include "rule.h"
+
 static dw_ctx *ctx;
 static kt_kernel *kernels[512];
 static size_t kernel_count;
@@ -104,6 +106,12 @@ const kt_kernel *kt_kernel_of(const char *shape, const char *variant) {
   dw_shape s = kt_shape(shape);
   dw_variant v = kt_variant(variant);
   return kt_kernel_get(&s, &v);
+}
+
+const kt_kernel *kt_kernel_for(const dw__problem *problem, const char *variant) {
+  dw_variant v = kt_variant(variant);
+  dw__variant_add_features(&v, dw__args_features(&problem->args));
+  return kt_kernel_get(&problem->spec.shape, &v);
 }
 
 kt_kernel *kt_kernel_from(const char *template_dir, const dw_shape *shape, const dw_variant *variant, dw_error *error) {

@@ -40,6 +40,8 @@ typedef struct kt_kernel {
 } kt_kernel;
 const kt_kernel *kt_kernel_get(const dw_shape *shape, const dw_variant *variant);
 const kt_kernel *kt_kernel_of(const char *shape, const char *variant);
+// With code for the window, cap and parts that the problem's call has.
+const kt_kernel *kt_kernel_for(const dw__problem *problem, const char *variant);
 // With templates of another folder; the caller frees it by kt_kernel_free. NULL and the error where it could not be made.
 kt_kernel *kt_kernel_from(const char *template_dir, const dw_shape *shape, const dw_variant *variant, dw_error *error);
 void kt_kernel_free(kt_kernel *kernel);

@@ -85,7 +85,7 @@ static void a07_no_form_shows_anything(void **state) {
       kt_note("%s, form %d, prefix %d, sinks %d", all_variants[i], (int)spec.mask_kind, prefix, spec.sinks);
       kt_solve(problem);
       dw_bounds bounds = kt_bounds(problem);
-      kt_result r = kt_take_run(kt_kernel_of(SMALL, all_variants[i]), &bounds, problem);
+      kt_result r = kt_take_run(kt_kernel_for(problem, all_variants[i]), &bounds, problem);
       kt_check(problem);
       if (!prefix && !spec.sinks) kt_assert_nothing(&r, 3, 1), kt_assert_nothing(&r, 8, 1);
       for (int h = 0; h < 8 && !prefix && spec.sinks; h++) {
@@ -110,8 +110,8 @@ static void a07_window_that_shows_nothing(void **state) {
       spec.window = 16;
       spec.positions = 1;
       spec.sinks = k / 4;
-      const kt_kernel *kernel = kt_kernel_of(SMALL, all_variants[i]);
       dw__problem *usual = kt_problem(&spec), *problem = kt_problem(&spec);
+      const kt_kernel *kernel = kt_kernel_for(problem, all_variants[i]);
       see_nothing(problem, 0, 4), see_nothing(problem, 0, 6);
       kt_see(problem, 0, 6, 6, true);
       kt_positions(problem)[4] = kt_positions(problem)[6] = 600;
@@ -143,7 +143,7 @@ static void a09_window_begins_inside(void **state) {
       kt_note("%s, way %d", all_variants[i], k);
       kt_solve(problem);
       dw_bounds bounds = kt_fixed(problem, k / 2 ? 2048 : 0);
-      kt_run(kt_kernel_of(text, all_variants[i]), &bounds, problem, DW_HOST_FORWARD, 1);
+      kt_run(kt_kernel_for(problem, all_variants[i]), &bounds, problem, DW_HOST_FORWARD, 1);
       kt_check(problem);
       dw__problem_free(problem);
     }
@@ -197,12 +197,12 @@ static void check_ranks(const char *variant, dw_mask mask, int base_e) {
   enum { BATCH = 3, V = 128 };
   static const int prefix[BATCH] = {200, 1, 77};
   const char *text = "mla:h=8,t=8,qk=192,v=128,q=fp16,kv=fp16,o=fp32";
-  const kt_kernel *kernel = kt_kernel_of(text, variant);
   dw__problem_spec spec = spec_of(text, BATCH, prefix, NULL, mask);
   spec.addressing = DW_CSR;
   spec.lse_base_e = base_e;
   spec.soft_cap = 4;
   dw__problem *problem = solved(&spec);
+  const kt_kernel *kernel = kt_kernel_for(problem, variant);
   dw_bounds bounds = kt_bounds(problem);
   kt_note("%s, form %d, base %s", variant, (int)mask, base_e ? "e" : "2");
   kt_run_check(kernel, problem);
@@ -398,7 +398,7 @@ static void a22_a_matrix_for_each_request(void **state) {
     spec.window = k > 1 ? 300 : 0;
     dw__problem *problem = solved(&spec);
     kt_note("form %d", (int)matrices[k]);
-    kt_assert_own_runs(kt_kernel_of("mla:h=2,t=16,qk=192,v=128", all_variants[k]), problem, 256);
+    kt_assert_own_runs(kt_kernel_for(problem, all_variants[k]), problem, 256);
     dw__problem_free(problem);
   }
 }
@@ -415,7 +415,7 @@ static void a24_no_form_shows_the_future(void **state) {
       spec.kv_rope = k / 5;
       spec.soft_cap = k / 5 ? 5 : 0;
       dw__problem *problem = solved(&spec);
-      const kt_kernel *kernel = kt_kernel_of(SMALL, all_variants[i]);
+      const kt_kernel *kernel = kt_kernel_for(problem, all_variants[i]);
       dw_bounds bounds = kt_bounds(problem);
       kt_note("%s, form %d, poison from draft %d on", all_variants[i], (int)spec.mask_kind, first);
       kt_result clean = kt_take_run(kernel, &bounds, problem);
@@ -448,7 +448,7 @@ static void a25_window_and_tree(void **state) {
         list[form] = kt_problem(&spec);
       }
       kt_note("%s, window %d", all_variants[i], windows[k]);
-      assert_same_bits(kt_kernel_of("mla:h=4,t=9,qk=192,v=128", all_variants[i]), list, 10, 256);
+      assert_same_bits(kt_kernel_for(list[0], all_variants[i]), list, 10, 256);
     }
 }
 
@@ -461,10 +461,10 @@ static void a26_window_edge(void **state) {
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int split = 0; split <= 8192; split += 8192) {
       if (split && i == 4) continue;  // the reference does not split
-      const kt_kernel *kernel = kt_kernel_of(text, all_variants[i]);
       dw__problem_spec spec = spec_of(text, 1, &prefix, NULL, DW_MASK_NONE);
       spec.window = W;
       dw__problem *problem = solved(&spec);
+      const kt_kernel *kernel = kt_kernel_for(problem, all_variants[i]);
       dw_bounds bounds = kt_fixed(problem, split);
       kt_result usual = kt_take_run(kernel, &bounds, problem);
       kt_check(problem);
@@ -530,7 +530,7 @@ static void a44_soft_cap_saturates(void **state) {
       }
       kt_note("%s, way %d", all_variants[i], k);
       kt_solve(problem);
-      kt_run_check(kt_kernel_of(SMALL, all_variants[i]), problem);
+      kt_run_check(kt_kernel_for(problem, all_variants[i]), problem);
       dw__problem_free(problem);
     }
 }
@@ -553,7 +553,9 @@ static void a41_parts_and_strides(void **state) {
         list[k] = kt_problem(&spec);
       }
       kt_note("%s %s", shapes[s], all_variants[i]);
-      assert_same_bits(kt_kernel_of(shapes[s], all_variants[i]), list, 16, 32);
+      char variant[128];
+      snprintf(variant, sizeof variant, "%s,q_rope=1,kv_rope=1", all_variants[i]);
+      assert_same_bits(kt_kernel_of(shapes[s], variant), list, 16, 32);
     }
 }
 
@@ -640,7 +642,7 @@ static void d10_two_prompts_in_every_form(void **state) {
     spec.q_rope = spec.kv_rope = k % 2;
     dw__problem *problem = solved(&spec);
     kt_note("form %d", (int)matrices[k]);
-    kt_assert_own_runs(kt_kernel_of("mla:h=2,t=60,qk=192,v=128", all_variants[k]), problem, 128);
+    kt_assert_own_runs(kt_kernel_for(problem, all_variants[k]), problem, 128);
     dw__problem_free(problem);
   }
 }
