@@ -86,12 +86,17 @@ typedef struct dw_shape {
   dw_dtype q, kv, out;
   int target;  // device class: 120 for sm_120, 90 for sm_90
   int limits;  // 0: the target's own; 120: at most what sm_120 has
+  // A tree that all requests share and that is folded into the code, for DW_MASK_STATIC: `width` nodes, at most 64, each with its
+  // parent (before it, or -1). A request with fewer rows has the first ones. tree_nodes 0: none, and all of `tree` is 0.
+  int tree_nodes;
+  signed char tree[64];
 } dw_shape;
 
-#define DW_TEXT_MAX 256
+#define DW_TEXT_MAX 512
 
 // Text form, e.g. "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=bf16,target=sm_120,limits=native". Fields may come in any order and
 // have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). Printing gives the canonical form.
+// A tree follows as "tree=r.0.0.1": the parent of each node, r for a root.
 // A text that starts with a preset's name may override fields: "kimi-k2.6-tp8,t=17".
 DW_API dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error);
 // Writes at most n bytes with the closing 0; returns the length the whole text has.
@@ -249,6 +254,7 @@ typedef enum dw_mask {
   DW_MASK_BYTES_FULL,  // uint8, SGLang's custom_mask: from byte mask_indptr[b] on, a row for each of the request's rows, of a byte
                        // for each token of prefix and rows; only the last `rows` bytes of a row are read
   DW_MASK_BIAS_F32,  // float [batch, width, width]: 0: i sees draft j, -inf: it does not; nothing else is allowed
+  DW_MASK_STATIC,    // the shape's tree; no mask is read
 } dw_mask;
 // Draft columns of BITS, BYTES and BIAS are taken as given, the diagonal too.
 
@@ -294,7 +300,7 @@ typedef struct dw_args {
                          // this rank's tokens, every row sees them all, the mask is not read. Merge the ranks by their lse.
                          // Goes with lengths of the prefix only, without window, positions and draft_slots
   dw_mask mask_kind;
-  const void *mask;             // NULL for DW_MASK_NONE
+  const void *mask;             // NULL for DW_MASK_NONE and DW_MASK_STATIC
   int64_t mask_row_stride;      // BITS: words a row, 0: ceil(width / 32); BYTES_QLEN, BIAS: elements a row, 0: width
   int64_t mask_request_stride;  // BYTES_QLEN, BIAS: elements from a request's matrix to the next, 0: width x mask_row_stride
   int mask_shared;              // BYTES_QLEN, BIAS: 1: all requests have the first matrix

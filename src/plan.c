@@ -378,8 +378,11 @@ static dw_status check_mask_size(const dw_shape *shape, const dw_args *a, dw_err
 
 static dw_status check_mask(const dw_shape *shape, const dw_args *a, dw_error *e) {
   const int width = a->width ? a->width : shape->width;
-  TRY(need_range((int)a->mask_kind, "mask_kind", 0, DW_MASK_BIAS_F32, "DW_MASK_NONE to DW_MASK_BIAS_F32", e));
-  if (a->mask_kind == DW_MASK_NONE || a->drafts_elsewhere) return DW_OK;
+  TRY(need_range((int)a->mask_kind, "mask_kind", 0, DW_MASK_STATIC, "DW_MASK_NONE to DW_MASK_STATIC", e));
+  if (a->mask_kind == DW_MASK_STATIC && !shape->tree_nodes)
+    return dw__fail(e, DW_BAD_ARGUMENT, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree",
+                    "the shape has no tree in its code");
+  if (a->mask_kind == DW_MASK_NONE || a->mask_kind == DW_MASK_STATIC || a->drafts_elsewhere) return DW_OK;
   const bool bytes = a->mask_kind == DW_MASK_BYTES_QLEN || a->mask_kind == DW_MASK_BYTES_FULL;
   TRY(need(a->mask, "mask", bytes ? 1 : 4, e));
   if (a->mask_kind == DW_MASK_BYTES_FULL) TRY(need(a->mask_indptr, "mask_indptr", 8, e));

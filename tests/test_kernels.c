@@ -5,6 +5,8 @@
 // in the other orders of warps.
 #include "kernel_tests.h"
 
+#include "rule.h"
+
 // X(name, values): the first ones make the kernel, the others the problem.
 #define AXES(X)                                                                                                          \
   X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */                                      \
@@ -12,6 +14,7 @@
   X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                                                            \
   X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                                                      \
   X(CALL, DW_CALL_ANY, DW_CALL_TABLE)                                                                                    \
+  X(FEATURES, 0, 1) /* code for what the call has, or for all there is */                                                \
   X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                                                             \
   X(WIDTH, 1, 4, 9, 17, 31, 32, 33, 63, 64, 65, 128)                                                                     \
   X(PAGE, 1, 16, 48, 64)                                                                                                 \
@@ -304,12 +307,18 @@ static dw_bounds bounds_of(const choice *c, const dw__problem *problem) {
   return bounds;
 }
 
-static void run_case(const choice *c, uint64_t seed, bool all_orders) {
-  dw_shape shape = shape_of(c);
+static const kt_kernel *kernel_of(const choice *c, const dw__problem *problem) {
   dw_variant variant = variant_of(c);
-  const kt_kernel *kernel = kt_kernel_get(&shape, &variant);
+  bool parts = problem->spec.shape.head_dim_qk > problem->spec.shape.head_dim_v;
+  int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (parts ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
+  dw__variant_add_features(&variant, GET(c, FEATURES) ? all : dw__args_features(&problem->args));
+  return kt_kernel_get(&problem->spec.shape, &variant);
+}
+
+static void run_case(const choice *c, uint64_t seed, bool all_orders) {
   requests r = requests_of(c);
   dw__problem *problem = problem_of(c, &r, seed);
+  const kt_kernel *kernel = kernel_of(c, problem);
   dw_bounds bounds = bounds_of(c, problem);
   kt_solve(problem);
   kt_run(kernel, &bounds, problem, (dw_host_order)GET(c, ORDER), seed);
