@@ -565,6 +565,8 @@ static void make_scalars(maker *make) {
   problem->args.lengths_include_drafts = spec->lengths_include_drafts;
   problem->args.drafts_elsewhere = spec->drafts_elsewhere;
   problem->args.mask_kind = spec->mask_kind;
+  problem->args.mask_size = (int64_t)problem->mask_bytes;
+  problem->args.kv_pages = make->pages;
   problem->args.window = spec->window;
   problem->args.soft_cap = spec->soft_cap;
   problem->args.lse_base_e = spec->lse_base_e;
