@@ -376,7 +376,7 @@ static int run_cases(runner *r) {
   tell_drawn(&all);
   printf("seed %d: %d cases over %d shapes in %.0f s, worst row at %.2f of its bound\n", r->want->seed, run_count, sum.groups,
          dw__seconds() - start, sum.worst);
-  printf("%ld argument sets with one wrong field, all others refused with its name\n", sum.refused);
+  printf("%ld argument sets with one wrong field were refused with its name\n", sum.refused);
   if (run_count < end - first) printf("%d cases were not run\n", end - first - run_count);
   printf("%d passed, %d failed\n", sum.passed, sum.failed);
   return sum.failed ? CLI_WRONG : CLI_DONE;
