@@ -284,7 +284,7 @@ static void tell(suite *s, const char *name, const dw__gpu_verdict *verdict, dw_
 static bool is_fatal(dw_status status) { return status == DW_DRIVER; }
 
 static bool run_case(suite *s, int seed) {
-  char name[1024];
+  char name[2048];
   suite_case *c = calloc(1, sizeof *c);
   dw_error error = {0};
   dw__gpu_verdict verdict = {.step = "case"};

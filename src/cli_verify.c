@@ -8,6 +8,7 @@
 #include "guard.h"
 #include "host_run.h"
 #include "plan.h"
+#include "rule.h"
 
 // ---- a problem ------------------------------------------------------------------------------------------------
 
@@ -36,6 +37,8 @@ dw_bounds cli_problem_bounds(const dw_shape *shape, const cli_problem *asked) {
   // What holds for these calls is promised, so that both kinds of kernel are checked.
   bool table = asked->addressing == DW_BLOCK_TABLE && !asked->prefix_only && !asked->drafts_elsewhere && !asked->split_tokens;
   bounds.call = table ? DW_CALL_TABLE : DW_CALL_ANY;
+  bounds.features = (asked->window ? DW_WITH_WINDOW : 0) | (asked->soft_cap > 0 ? DW_WITH_SOFT_CAP : 0) |
+                    (asked->q_rope ? DW_WITH_Q_ROPE : 0) | (asked->kv_rope ? DW_WITH_KV_ROPE : 0);
   return bounds;
 }
 
@@ -313,6 +316,7 @@ int cli_verify(const cli_command *self, int argc, char **argv) {
   if (!status) {
     bounds = cli_problem_bounds(&shape, problem);
     status = cli_variant(want.variant, &shape, &bounds, &variant, &error);
+    if (!status) dw__variant_add_features(&variant, bounds.features);  // --variant need not say them again
   }
   if (status) return cli_error(&error);
   place here;

@@ -267,6 +267,13 @@ static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t
   dw__gen_param params[PARAMS_MAX];
   size_t count = shape_params(ask->shape, params);
   count += variant_params(text, params + count);
+  // What the text leaves out, a template still gets.
+#define DW_PARAM(name, kind, least, most, normal, help) \
+  if (!strcmp(#kind, "feature") && !ask->variant->name) params[count++] = (dw__gen_param){#name, NULL, 0};
+#include "draftwood_variant.def"
+#undef DW_PARAM
+  const char *tree = strstr(ask->shape_text, ",tree=");  // the canonical text ends with it
+  params[count++] = (dw__gen_param){"tree", tree ? tree + strlen(",tree=") : "", 0};
   params[count++] = (dw__gen_param){"shared_bytes", NULL, (long long)dw_shared_bytes(ask->shape, ask->variant)};
   return dw__gen_render(gen, "verify", params, count, source, size, error);
 }

@@ -86,12 +86,17 @@ typedef struct dw_shape {
   dw_dtype q, kv, out;
   int target;  // device class: 120 for sm_120, 90 for sm_90
   int limits;  // 0: the target's own; 120: at most what sm_120 has
+  // A tree that all requests share and that is folded into the code, for DW_MASK_STATIC: `width` nodes, at most 64, each with its
+  // parent (before it, or -1). A request with fewer rows has the first ones. tree_nodes 0: none, and all of `tree` is 0.
+  int tree_nodes;
+  signed char tree[64];
 } dw_shape;
 
-#define DW_TEXT_MAX 256
+#define DW_TEXT_MAX 512
 
 // Text form, e.g. "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=bf16,target=sm_120,limits=native". Fields may come in any order and
 // have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). Printing gives the canonical form.
+// A tree follows as "tree=r.0.0.1": the parent of each node, r for a root.
 // A text that starts with a preset's name may override fields: "kimi-k2.6-tp8,t=17".
 DW_API dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error);
 // Writes at most n bytes with the closing 0; returns the length the whole text has.
@@ -125,6 +130,15 @@ DW_API size_t dw_variant_print(const dw_variant *variant, char *text, size_t n);
 // Can this variant serve this shape? A pure function: no device, no file. DW_OK, or DW_NOT_APPLICABLE with the reason.
 DW_API dw_status dw_variant_applicable(const dw_shape *shape, const dw_variant *variant, dw_error *error);
 
+// What calls may have beyond the plain form: a kernel has code for what it was made for alone, since all of it together costs a few
+// per cent of a short call.
+typedef enum dw_feature {
+  DW_WITH_WINDOW = 1,    // dw_args.window
+  DW_WITH_SOFT_CAP = 2,  // dw_args.soft_cap
+  DW_WITH_Q_ROPE = 4,    // dw_args.q_rope
+  DW_WITH_KV_ROPE = 8    // dw_args.kv_rope
+} dw_feature;
+
 // What a launch will look like; host integers only. They fix the grid and the workspace.
 typedef struct dw_bounds {
   size_t size;       // sizeof(dw_bounds)
@@ -133,13 +147,14 @@ typedef struct dw_bounds {
   int kv_len;        // most tokens a request, drafts included
   int sm_count;      // multiprocessors of the GPU (0: of the current device, or the target's usual count without one)
   dw_call call;      // what the caller promises of its calls
+  int features;      // dw_feature values, or'ed: what calls may have
   int split_tokens;  // 0: AUTO, the split is chosen on the device; else FIXED: tokens a KV range, a multiple of 16, batch-invariant
 } dw_bounds;
 
 // The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable. bounds NULL: one request of
 // up to 65,536 tokens. With FIXED ranges the promise TABLE is not used: the variant says call=any.
 DW_API dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant, dw_error *error);
-// Every variant the table returns for this shape, whatever the bounds, i = 0, 1, ...; DW_NOT_FOUND past the end. (A few of the last
+// Every variant the table returns for this shape, whatever the bounds but without features, i = 0, 1, ...; DW_NOT_FOUND past the end. (A few of the last
 // need a board that nobody built.)
 DW_API dw_status dw_variant_enumerate(const dw_shape *shape, size_t i, dw_variant *variant);
 // Compile target, e.g. "sm_120f", that (shape, variant) needs.
@@ -239,6 +254,7 @@ typedef enum dw_mask {
   DW_MASK_BYTES_FULL,  // uint8, SGLang's custom_mask: from byte mask_indptr[b] on, a row for each of the request's rows, of a byte
                        // for each token of prefix and rows; only the last `rows` bytes of a row are read
   DW_MASK_BIAS_F32,  // float [batch, width, width]: 0: i sees draft j, -inf: it does not; nothing else is allowed
+  DW_MASK_STATIC,    // the shape's tree; no mask is read
 } dw_mask;
 // Draft columns of BITS, BYTES and BIAS are taken as given, the diagonal too.
 
@@ -283,7 +299,7 @@ typedef struct dw_args {
                          // this rank's tokens, every row sees them all, the mask is not read. Merge the ranks by their lse.
                          // Goes with lengths of the prefix only, without window, positions and draft_slots
   dw_mask mask_kind;
-  const void *mask;             // NULL for DW_MASK_NONE
+  const void *mask;             // NULL for DW_MASK_NONE and DW_MASK_STATIC
   int64_t mask_row_stride;      // BITS: words a row, 0: ceil(width / 32); BYTES_QLEN, BIAS: elements a row, 0: width
   int64_t mask_request_stride;  // BYTES_QLEN, BIAS: elements from a request's matrix to the next, 0: width x mask_row_stride
   int mask_shared;              // BYTES_QLEN, BIAS: 1: all requests have the first matrix

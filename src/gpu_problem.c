@@ -206,7 +206,8 @@ static int64_t full_gap(const dw__gpu_spec *spec) { return spec->strided ? 7 : 0
 static size_t mask_bytes(const dw__gpu_spec *spec) {
   int64_t width = width_of(spec), rows = spec->batch * width;
   switch (spec->mask_kind) {
-    case DW_MASK_NONE: return 0;
+    case DW_MASK_NONE:
+    case DW_MASK_STATIC: return 0;
     case DW_MASK_PARENTS: return 4 * (size_t)rows;
     case DW_MASK_BITS: return 4 * (size_t)(rows * mask_words(spec));
     case DW_MASK_BYTES_FULL: return (size_t)(rows * ((int64_t)spec->longest + width) + (spec->batch + 1) * full_gap(spec));
@@ -223,7 +224,7 @@ static dw_status make_tables(dw__gpu_problem *problem, dw_error *error) {
   dw_status status = table_make(problem->gpu, &problem->kv_len, 4 * batch, error);
   if (!status && spec->ragged) status = table_make(problem->gpu, &problem->qo_indptr, 4 * (batch + 1), error);
   if (!status && spec->addressing == DW_CSR) status = table_make(problem->gpu, &problem->kv_indptr, 4 * (batch + 1), error);
-  if (!status && spec->mask_kind != DW_MASK_NONE) status = table_make(problem->gpu, &problem->mask, mask_bytes(spec), error);
+  if (!status && mask_bytes(spec)) status = table_make(problem->gpu, &problem->mask, mask_bytes(spec), error);
   if (!status && spec->mask_kind == DW_MASK_BYTES_FULL)
     status = table_make(problem->gpu, &problem->mask_indptr, 8 * (batch + 1), error);
   if (!status && spec->positions) status = table_make(problem->gpu, &problem->positions, 4 * rows, error);
@@ -447,7 +448,8 @@ static void write_request_mask(dw__gpu_problem *problem, uint64_t seed, int b, i
   char *host = problem->mask.host;
   int64_t *indptr = (int64_t *)problem->mask_indptr.host, matrix = b * matrix_size(spec);
   switch (spec->mask_kind) {
-    case DW_MASK_NONE: break;
+    case DW_MASK_NONE:
+    case DW_MASK_STATIC: break;
     case DW_MASK_PARENTS: memcpy((int32_t *)host + row, parents, (size_t)nodes * sizeof *parents); break;
     case DW_MASK_BITS: write_bits(view, nodes, mask_words(spec), (uint32_t *)host + row * mask_words(spec)); break;
     case DW_MASK_BYTES_QLEN: write_bytes(&state, view, nodes, matrix_row(spec), (unsigned char *)host + matrix); break;

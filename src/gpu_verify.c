@@ -45,6 +45,7 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     [DW_MASK_BYTES_QLEN] = DW_T_BYTES_QLEN,
     [DW_MASK_BYTES_FULL] = DW_T_BYTES_FULL,
     [DW_MASK_BIAS_F32] = DW_T_BIAS,
+    [DW_MASK_STATIC] = DW_T_STATIC,
   };
   int width = args->width ? args->width : shape->width, rope = shape->head_dim_qk - shape->head_dim_v;
   int64_t q_head = or_else(args->q_head_stride, args->q_rope ? shape->head_dim_v : shape->head_dim_qk);
@@ -96,6 +97,8 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
                  : shape->out == DW_F16 ? 1
                                         : 2,
   };
+  for (int i = 0; i < shape->tree_nodes; i++)
+    p.static_sees[i] = 1ULL << i | (shape->tree[i] < 0 ? 0 : p.static_sees[shape->tree[i]]);
   choose_chunks(&p, most_tokens);
   return p;
 }

@@ -25,6 +25,8 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.kv_len", bounds->kv_len, "1 to 16777216", "the most tokens of a request");
   if (bounds->sm_count < 1 || bounds->sm_count > 4096)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.sm_count", bounds->sm_count, "1 to 4096", "multiprocessors of the GPU");
+  if (bounds->features < 0 || bounds->features > 15)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.features", bounds->features, "0 to 15", "dw_feature values, or'ed");
   if (bounds->split_tokens < 0 || bounds->split_tokens % 16)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "0 or a multiple of 16",
                         "tokens of a KV range in FIXED mode");
@@ -44,6 +46,7 @@ static void add_combine(const dw_shape *shape, const dw_variant *variant, const 
     .entry = "dw_combine", .grid = {1, (unsigned)bounds->batch, 1}, .block = 128, .dependent = shape->target >= 90};
   k->grid[0] = (unsigned)dw__ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
   if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = (8 * 132 + 192) * sizeof(float);
+  else k->dynamic_shared = dw__rule_few_shared(shape, bounds, k->grid[0]);
 }
 
 dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,
@@ -56,6 +59,10 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   if (variant->call == DW_CALL_TABLE && bounds->split_tokens)
     return dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.split_tokens", bounds->split_tokens, "0 with call=table",
                         "this variant splits by AUTO alone");
+  plan->features = dw__variant_features(variant);
+  if (bounds->features & ~plan->features)
+    return dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.features", bounds->features, "what the variant has",
+                        "the kernel would have no code for a feature");
   plan->call = variant->call;
   const dw_split split = dw__rule_split(shape, variant, bounds);
   plan->groups = split.groups;
@@ -239,6 +246,27 @@ static dw_status check_rows(const dw_shape *shape, const dw_bounds *bounds, cons
   return DW_OK;
 }
 
+int dw__args_features(const dw_args *a) {
+  return (a->window ? DW_WITH_WINDOW : 0) | (a->soft_cap != 0.f ? DW_WITH_SOFT_CAP : 0) | (a->q_rope ? DW_WITH_Q_ROPE : 0) |
+         (a->kv_rope ? DW_WITH_KV_ROPE : 0);
+}
+
+static dw_status check_features(const dw__plan *plan, const dw_args *a, dw_error *e) {
+  static const struct {
+    int feature;
+    const char *field, *allowed;
+  } list[] = {{DW_WITH_WINDOW, "window", "0"},
+              {DW_WITH_SOFT_CAP, "soft_cap", "0"},
+              {DW_WITH_Q_ROPE, "q_rope", "NULL"},
+              {DW_WITH_KV_ROPE, "kv_rope", "NULL"}};
+  const int missing = dw__args_features(a) & ~plan->features;
+  for (size_t i = 0; i < DW__COUNT(list); i++)
+    if (missing & list[i].feature)
+      return dw__fail(e, DW_BAD_ARGUMENT, list[i].field, "set", list[i].allowed,
+                      "the kernel was made without it: ask for it in bounds.features");
+  return DW_OK;
+}
+
 static dw_status check_call(const dw__plan *plan, const dw_args *a, dw_error *e) {
   if (plan->call != DW_CALL_TABLE) return DW_OK;
   if (a->addressing != DW_BLOCK_TABLE)
@@ -284,8 +312,11 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
 
 static dw_status check_mask(const dw_shape *shape, const dw_args *a, dw_error *e) {
   const int width = a->width ? a->width : shape->width;
-  TRY(need_range((int)a->mask_kind, "mask_kind", 0, DW_MASK_BIAS_F32, "DW_MASK_NONE to DW_MASK_BIAS_F32", e));
-  if (a->mask_kind == DW_MASK_NONE || a->drafts_elsewhere) return DW_OK;
+  TRY(need_range((int)a->mask_kind, "mask_kind", 0, DW_MASK_STATIC, "DW_MASK_NONE to DW_MASK_STATIC", e));
+  if (a->mask_kind == DW_MASK_STATIC && !shape->tree_nodes)
+    return dw__fail(e, DW_BAD_ARGUMENT, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree",
+                    "the shape has no tree in its code");
+  if (a->mask_kind == DW_MASK_NONE || a->mask_kind == DW_MASK_STATIC || a->drafts_elsewhere) return DW_OK;
   const bool bytes = a->mask_kind == DW_MASK_BYTES_QLEN || a->mask_kind == DW_MASK_BYTES_FULL;
   TRY(need(a->mask, "mask", bytes ? 1 : 4, e));
   if (a->mask_kind == DW_MASK_BYTES_FULL) return need(a->mask_indptr, "mask_indptr", 8, e);
@@ -333,6 +364,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
                         "the struct was made for another version");
   const int out_bytes = shape->out == DW_F32 ? 4 : 2;
   TRY(check_call(plan, a, e));
+  TRY(check_features(plan, a, e));
   TRY(check_rows(shape, bounds, a, e));
   TRY(need(a->q, "q", 16, e));
   const int q_part = a->q_rope ? shape->head_dim_v : shape->head_dim_qk;

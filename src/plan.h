@@ -23,6 +23,7 @@ typedef struct dw__plan {
   size_t partial_bytes, lse_bytes, workspace_bytes;  // workspace: partials, their lse, the packed mask
   int early_launch;
   dw_call call;  // what the kernels take for granted; calls that break it are refused
+  int features;  // what they have code for; calls that need more are refused
   int count;     // kernels of a call, in launch order, for masks that need no packing
   dw__plan_kernel kernels[DW__PLAN_KERNELS];
   dw__plan_kernel pack;  // packs a mask to BITS; entry NULL where the main kernel takes every mask itself
@@ -39,6 +40,8 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
 // Host-side argument checks (dw_args_check without a kernel).
 dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *args,
                          dw_error *error);
+// The features that a call's arguments need.
+int dw__args_features(const dw_args *args);
 // The usual multiprocessor count of a target's boards, for plans made with no device.
 int dw__target_sm_count(int target);
 

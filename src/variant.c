@@ -1,15 +1,25 @@
 // What is chosen, as text. Which variant serves which shape is in rule.c.
 #include "field.h"
 
+#include <string.h>
+
 static const dw__name family_names[] = {{"reference", DW_REFERENCE}, {"split", DW_SPLIT}, {"rowsplit", DW_ROWSPLIT}, {NULL, 0}};
 static const dw__name combine_names[] = {
   {"none", DW_COMBINE_NONE}, {"few", DW_COMBINE_FEW}, {"many", DW_COMBINE_MANY}, {NULL, 0}};
 static const dw__name call_names[] = {{"any", DW_CALL_ANY}, {"table", DW_CALL_TABLE}, {NULL, 0}};
 #define int_names NULL
+#define feature_names NULL
 
 static const dw__field variant_fields[] = {
 #define DW_PARAM(name, kind, least, most, normal, help) \
   {#name, #name, offsetof(dw_variant, name), 0, kind##_names, least, most, 1, 1, NULL},
+#include "draftwood_variant.def"
+#undef DW_PARAM
+};
+
+// Features are left out where they are not asked for.
+static const char *const kinds[] = {
+#define DW_PARAM(name, kind, least, most, normal, help) #kind,
 #include "draftwood_variant.def"
 #undef DW_PARAM
 };
@@ -41,6 +51,7 @@ size_t dw_variant_print(const dw_variant *variant, char *text, size_t n) {
     return 0;
   }
   for (size_t i = 0; i < fields.count; i++) {
+    if (!strcmp(kinds[i], "feature") && !dw__field_get(&variant_fields[i], variant)) continue;
     if (i) dw__text_printf(&out, ",");
     dw__field_print(&variant_fields[i], variant, &out);
   }

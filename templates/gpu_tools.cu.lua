@@ -124,6 +124,7 @@ DEV bool is_dead(const dw_oracle_params &p, const Span &s, int node) {
 // By the mask alone.
 DEV bool sees_draft(const dw_oracle_params &p, const Span &s, int b, int node, int draft) {
   if (p.mask_kind == DW_T_NONE) return draft <= node;
+  if (p.mask_kind == DW_T_STATIC) return p.static_sees[node] >> draft & 1;
   if (p.mask_kind == DW_T_BITS) {
     const u32 *row = (const u32 *)p.mask + (s64)(s.first_row + node) * p.mask_row_stride;
     return row[draft / 32] >> (draft % 32) & 1;

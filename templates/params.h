@@ -7,7 +7,7 @@ enum { DW_P_CSR = 0, DW_P_BLOCK_TABLE = 1 };                // dw_params.address
 // dw_params.mask_kind, as dw_mask; PACKED: PARENTS packed to bits, a dead node's row is empty.
 enum {
   DW_P_MASK_NONE = 0, DW_P_MASK_PARENTS = 1, DW_P_MASK_BITS = 2, DW_P_MASK_BYTES_QLEN = 3, DW_P_MASK_BYTES_FULL = 4,
-  DW_P_MASK_BIAS_F32 = 5, DW_P_MASK_PACKED = 6
+  DW_P_MASK_BIAS_F32 = 5, DW_P_MASK_STATIC = 6, DW_P_MASK_PACKED = 7
 };
 enum { DW_P_SPLIT_AUTO = 0, DW_P_SPLIT_FIXED = 1 };         // dw_params.split_mode
 

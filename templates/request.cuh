@@ -15,6 +15,11 @@ struct Request {
 DEV bool by_table(const dw_params &p) { return CALL_TABLE || p.addressing == DW_P_BLOCK_TABLE; }
 DEV bool lengths_with_drafts(const dw_params &p) { return CALL_TABLE || p.lengths_include_drafts; }
 DEV bool rows_vary(const dw_params &p) { return !CALL_TABLE && p.qo_indptr; }
+// Features that the variant has no code for are folded away.
+DEV int window(const dw_params &p) { return WITH_WINDOW ? p.window : 0; }
+DEV bool capped(const dw_params &p) { return WITH_SOFT_CAP && p.cap_log2 != 0.f; }
+DEV bool q_apart(const dw_params &p) { return WITH_Q_ROPE && p.q_rope; }
+DEV bool kv_apart(const dw_params &p) { return WITH_KV_ROPE && p.kv_rope; }
 DEV bool drafts_elsewhere(const dw_params &p) { return !CALL_TABLE && p.drafts_elsewhere; }
 DEV bool fixed_split(const dw_params &p) { return !CALL_TABLE && p.split_mode == DW_P_SPLIT_FIXED; }
 
@@ -45,7 +50,7 @@ DEV s64 q_offset(const dw_params &p, const Request &r, int row) {
 }
 // How many bytes further on elements from V on are than if they followed the others: those of q, and those of a token.
 DEV s64 q_rope_shift(const dw_params &p, const Request &r, int row) {
-  if (!p.q_rope) return 0;
+  if (!q_apart(p)) return 0;
   const s64 at = (s64)(r.first_row + row_node(row)) * p.q_rope_row_stride + row_head(row) * p.q_rope_head_stride;
   return (const u8 *)p.q_rope + 2 * at - ((const u8 *)p.q + 2 * (q_offset(p, r, row) + V));
 }
@@ -83,7 +88,7 @@ DEV const u8 *pool_address(const dw_params &p, const void *pool, s64 page_stride
 DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
   return pool_address(p, p.kv, p.kv_page_stride, p.kv_token_stride, entry, t);
 }
-DEV const u8 *kv_rope_address(const dw_params &p, int entry, int t) {  // elements from V on; p.kv_rope is given
+DEV const u8 *kv_rope_address(const dw_params &p, int entry, int t) {  // elements from V on; kv_apart(p) is given
   return pool_address(p, p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride, entry, t);
 }
 
@@ -129,6 +134,7 @@ DEV u32 elements_bits(const dw_params &p, const Request &r, int node, int base) 
 DEV u32 mask_bits(const dw_params &p, const Request &r, int node, int base) {
   if (p.mask_kind == DW_P_MASK_NONE) return chain_bits(node - base);
   if (base >= r.nodes) return 0;
+  if (HAS_TREE && p.mask_kind == DW_P_MASK_STATIC) return (u32)(STATIC_TREE[node] >> base);
   if (p.mask_kind == DW_P_MASK_PARENTS) return parents_bits(p, r, node, base);
   if (p.mask_kind == DW_P_MASK_BITS || p.mask_kind == DW_P_MASK_PACKED) return words_bits(p, r, node, base);
   return elements_bits(p, r, node, base);
@@ -178,7 +184,7 @@ DEV u64 window_drafts(const dw_params &p, const Request &r, u64 drafts, int firs
 }
 // The first position that a node may see; below every position without a window.
 DEV int first_position(const dw_params &p, const Request &r, int node) {
-  return p.window ? node_position(p, r, node) - p.window + 1 : -0x7fffffff;
+  return window(p) ? node_position(p, r, node) - window(p) + 1 : -0x7fffffff;
 }
 // Of the drafts `bits` from `base` on those at `first` or later. No draft stands before the prefix's end.
 DEV u32 window_bits(const dw_params &p, const Request &r, u32 bits, int base, int first) {
@@ -226,5 +232,5 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 // ---- soft cap -------------------------------------------------------------------------------------------------
 // cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x).
 DEV float soft_cap(const dw_params &p, float s) {
-  return p.cap_log2 == 0.f ? s : p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(s * p.cap_scale));
+  return !capped(p) ? s : p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(s * p.cap_scale));
 }

@@ -21,7 +21,7 @@ DEV Vector query_vector(const dw_params &p, const Request &r, int row) {
 DEV Vector token_vector(const dw_params &p, const Request &r, int t) {
   const int entry = kv_entry(p, r, t);
   const u16 *kv = (const u16 *)kv_address(p, entry, t);
-  return Vector{kv, p.kv_rope ? (const u16 *)kv_rope_address(p, entry, t) : kv + V};
+  return Vector{kv, kv_apart(p) ? (const u16 *)kv_rope_address(p, entry, t) : kv + V};
 }
 
 DEV void row_start(Row &row, const Vector &q, float scale_log2) {

@@ -157,9 +157,9 @@ DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, 
   sync_warp();
   const smem_addr to = c.shared + RING + slot * SLOT_BYTES + (loader_first_token() + lane % OWN_TOKENS) * TOKEN_STRIDE;
   const bool rope = lane >= OWN_TOKENS;  // lanes OWN_TOKENS and up load what lies apart
-  if (lane < (p.kv_rope ? 2 : 1) * OWN_TOKENS)
+  if (lane < (kv_apart(p) ? 2 : 1) * OWN_TOKENS)
     bulk_load(rope ? to + V * 2 : to, rope ? kv_rope_address(p, entry, token) : kv_address(p, entry, token),
-              rope ? RECORD_BYTES - V * 2 : p.kv_rope ? V * 2 : RECORD_BYTES, full);
+              rope ? RECORD_BYTES - V * 2 : kv_apart(p) ? V * 2 : RECORD_BYTES, full);
   ring.next();
 }
 DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
@@ -320,15 +320,15 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
 // tile of drafts need the mask, all do for the depth of a node in a window.
 DEV void softmax_view(const dw_params &p, const Cta &c, int node_x, int node_y, u64 (&masks)[2], int (&firsts)[2]) {
   const bool drafts = MASK_WORDS <= 2 && tile_token(c, c.tiles.count - 1) + TILE > c.request.prefix;
-  if (!drafts && !p.window) return;
+  if (!drafts && !window(p)) return;
 #pragma unroll 1
   for (int i = 0; i < 2; i++) {
     const int node = i ? node_y : node_x;
     if (node < 0) continue;
     u64 mask = MASK_WORDS <= 2 ? all_draft_bits(p, c.request, node) : 0;
     int first = 0;
-    if (p.window) {
-      first = (MASK_WORDS <= 2 ? position_in(p, c.request, node, mask) : node_position(p, c.request, node)) - p.window + 1;
+    if (window(p)) {
+      first = (MASK_WORDS <= 2 ? position_in(p, c.request, node, mask) : node_position(p, c.request, node)) - window(p) + 1;
       if (MASK_WORDS <= 2 && first > c.request.prefix) mask = window_drafts(p, c.request, mask, first);
     }
     if (i) masks[1] = mask, firsts[1] = first;
@@ -341,7 +341,7 @@ DEV u32 softmax_visible(const dw_params &p, const Cta &c, const SoftmaxRow<L, T>
   if (x.node < 0) return 0;
   if (MASK_WORDS > 2) return visible_tokens(p, c.request, x.node, x.first, t0);
   const int column = t0 - c.request.prefix;
-  const u32 prefix = p.window ? tokens_from(x.first, t0) : ~0u;
+  const u32 prefix = window(p) ? tokens_from(x.first, t0) : ~0u;
   if (column <= -TILE) return prefix;
   return column >= 64 ? 0u : column >= 0 ? (u32)(x.mask >> column) : (u32)(x.mask << -column) | (((1u << -column) - 1) & prefix);
 }
@@ -390,7 +390,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
       x.s[i] = MINUS_INF;
     }
   }
-  if (p.cap_log2 == 0.f) return;
+  if (!capped(p)) return;
 #pragma unroll
   for (int i = 0; i < T; i++)
     if (x.s[i] != MINUS_INF) x.s[i] = soft_cap(p, x.s[i]);
@@ -506,7 +506,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
   int t0 = tile_token(c, 0), window_end = 0;
-  if (p.window) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
+  if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const smem_addr read = c.shared + SCORES + scores.at * SCORE_BYTES;
@@ -746,7 +746,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   init_barriers(c.shared);
   const Work work = find_work(p, guess, guess_len);
   const bool guessed =
-    !p.window && work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
+    !window(p) && work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
   int nt = 0;
   if (work.request >= 0) {
     c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));

@@ -25,14 +25,14 @@ struct Tiles {
 
 // With a window, the first tile that any row of a request sees: no row stands before the prefix's end.
 DEV int window_tile(const dw_params &p, const Request &r) {
-  const int first = r.prefix - p.window + 1;
-  return p.window && first > 0 ? first / TILE : 0;
+  const int first = r.prefix - window(p) + 1;
+  return window(p) && first > 0 ? first / TILE : 0;
 }
 DEV int all_tiles(const Request &r) { return (r.total + TILE - 1) / TILE; }
 DEV int request_tiles(const dw_params &p, const Request &r) { return all_tiles(r) - window_tile(p, r); }
 // Tiles of request b, whose kv_len is `len`.
 DEV int tiles_of(const dw_params &p, int b, int len) {
-  if (lengths_with_drafts(p) && !p.window) return (len + TILE - 1) / TILE;
+  if (lengths_with_drafts(p) && !window(p)) return (len + TILE - 1) / TILE;
   return request_tiles(p, load_request(p, b, len));
 }
 

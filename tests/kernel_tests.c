@@ -1,6 +1,8 @@
 // See kernel_tests.h.
 #include "kernel_tests.h"
 
+#include "rule.h"
+
 static dw_ctx *ctx;
 static kt_kernel *kernels[512];
 static size_t kernel_count;
@@ -55,6 +57,8 @@ int kt_teardown(void **state) {
   return 0;
 }
 
+dw_ctx *kt_context(void) { return ctx; }
+
 // ---- kernels --------------------------------------------------------------------------------------------------
 
 dw_shape kt_shape(const char *text) {
@@ -104,6 +108,12 @@ const kt_kernel *kt_kernel_of(const char *shape, const char *variant) {
   return kt_kernel_get(&s, &v);
 }
 
+const kt_kernel *kt_kernel_for(const dw__problem *problem, const char *variant) {
+  dw_variant v = kt_variant(variant);
+  dw__variant_add_features(&v, dw__args_features(&problem->args));
+  return kt_kernel_get(&problem->spec.shape, &v);
+}
+
 kt_kernel *kt_kernel_from(const char *template_dir, const dw_shape *shape, const dw_variant *variant, dw_error *error) {
   dw_ctx *other = context(template_dir, error);
   if (!other) return NULL;
@@ -146,7 +156,17 @@ dw_bounds kt_bounds(const dw__problem *problem) {
     dw__request request = dw__oracle_request(&problem->spec.shape, &problem->args, b);
     if (request.tokens > longest) longest = request.tokens;
   }
-  return (dw_bounds){.size = sizeof(dw_bounds), .batch = problem->args.batch, .kv_len = longest, .sm_count = 132};
+  return (dw_bounds){.size = sizeof(dw_bounds),
+                     .batch = problem->args.batch,
+                     .kv_len = longest,
+                     .sm_count = 132,
+                     .features = dw__args_features(&problem->args)};
+}
+
+dw_bounds kt_fixed(const dw__problem *problem, int tokens) {
+  dw_bounds bounds = kt_bounds(problem);
+  bounds.split_tokens = tokens;
+  return bounds;
 }
 
 void kt_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem, dw_host_order order, uint64_t seed) {
@@ -236,6 +256,14 @@ void kt_assert_same(const kt_result *a, const kt_result *b) {
   kt_assert_same_rows(a, 0, b, 0, a->rows);
 }
 
+void kt_assert_nothing(const kt_result *r, int row, int count) {
+  size_t vector = r->vector_bytes;
+  for (int i = row * r->heads; i < (row + count) * r->heads; i++) {
+    for (size_t k = 0; k < vector; k++) assert_int_equal(r->out[(size_t)i * vector + k], 0);
+    assert_true(isinf(r->lse[i]) && r->lse[i] < 0);
+  }
+}
+
 // ---- parts of a batch -----------------------------------------------------------------------------------------
 
 int kt_first_row(const dw__problem *problem, int request) {
@@ -293,6 +321,21 @@ dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *ind
   a->batch = count;
   a->total_q = indptr[count];
   return part;
+}
+
+void kt_assert_own_runs(const kt_kernel *kernel, dw__problem *whole, int split_tokens) {
+  dw_bounds bounds = kt_fixed(whole, split_tokens);
+  kt_result all = kt_take_run(kernel, &bounds, whole);
+  kt_check(whole);
+  for (int b = 0; b < whole->args.batch; b++) {
+    int32_t indptr[2];
+    dw__problem one = kt_part(whole, b, 1, indptr);
+    dw_bounds own = kt_fixed(&one, split_tokens);
+    kt_result alone = kt_take_run(kernel, &own, &one);
+    kt_assert_same_rows(&alone, 0, &all, kt_first_row(whole, b), alone.rows);
+    kt_drop(&alone);
+  }
+  kt_drop(&all);
 }
 
 // ---- contents -------------------------------------------------------------------------------------------------

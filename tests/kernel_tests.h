@@ -30,6 +30,8 @@ void kt_fail(const char *what, const dw_error *error);
 dw_shape kt_shape(const char *text);
 dw_variant kt_variant(const char *text);
 
+dw_ctx *kt_context(void);
+
 // A kernel is named by its texts; opened on first use, closed by kt_teardown.
 typedef struct kt_kernel {
   dw_shape shape;
@@ -38,6 +40,8 @@ typedef struct kt_kernel {
 } kt_kernel;
 const kt_kernel *kt_kernel_get(const dw_shape *shape, const dw_variant *variant);
 const kt_kernel *kt_kernel_of(const char *shape, const char *variant);
+// With code for the window, cap and parts that the problem's call has.
+const kt_kernel *kt_kernel_for(const dw__problem *problem, const char *variant);
 // With templates of another folder; the caller frees it by kt_kernel_free. NULL and the error where it could not be made.
 kt_kernel *kt_kernel_from(const char *template_dir, const dw_shape *shape, const dw_variant *variant, dw_error *error);
 void kt_kernel_free(kt_kernel *kernel);
@@ -53,6 +57,8 @@ void kt_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *probl
 // Every row within design.md section 4's bound, nothing written outside the rows.
 dw_status kt_judge(dw__problem *problem, dw_error *error);
 void kt_check(dw__problem *problem);
+// The same with KV ranges of so many tokens each.
+dw_bounds kt_fixed(const dw__problem *problem, int tokens);
 // In one: run forward in the usual bounds, and check.
 void kt_run_check(const kt_kernel *kernel, dw__problem *problem);
 
@@ -71,12 +77,18 @@ bool kt_same_rows(const kt_result *a, int a_row, const kt_result *b, int b_row, 
 void kt_assert_same_rows(const kt_result *a, int a_row, const kt_result *b, int b_row, int count);
 void kt_assert_same(const kt_result *a, const kt_result *b);
 
+// These rows saw nothing.
+void kt_assert_nothing(const kt_result *r, int row, int count);
+// Every request of the problem has the same bits in a call of its own, with ranges of so many tokens.
+void kt_assert_own_runs(const kt_kernel *kernel, dw__problem *whole, int split_tokens);
+
 // Requests first .. first + count - 1 of a problem as a call of its own over the same memory. `indptr` [count + 1] holds its rows.
 dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *indptr);
 int kt_first_row(const dw__problem *problem, int request);
 
 // Contents that the problem maker does not make, to be written before kt_solve.
 static inline int32_t *kt_lengths(const dw__problem *p) { return (int32_t *)(uintptr_t)p->args.kv_len; }
+static inline int32_t *kt_positions(const dw__problem *p) { return (int32_t *)(uintptr_t)p->args.positions; }
 static inline int32_t *kt_parents(const dw__problem *p) { return (int32_t *)(uintptr_t)p->args.mask; }
 uint32_t *kt_mask_row(const dw__problem *problem, int row);  // BITS
 // BITS, BYTES, BIAS.

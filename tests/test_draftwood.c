@@ -26,6 +26,7 @@
 
 // A template has to declare every parameter that it is handed: the shape's, and the variant's as its list has them.
 #define DECLARE_int "param.int"
+#define DECLARE_feature "param.int"
 #define DECLARE_family "param.string"
 #define DECLARE_combine "param.string"
 #define DECLARE_call "param.string"
@@ -805,13 +806,14 @@ static dw_args usual_args(const dw_kernel *kernel) {
                    .workspace_size = dw_workspace_size(kernel)};
 }
 
-static dw_kernel *usual_kernel(dw_ctx *ctx) {
-  dw_shape shape = shape_of("mla:h=8,t=9");
+static dw_kernel *kernel_of(dw_ctx *ctx, const char *text) {
+  dw_shape shape = shape_of(text);
   dw_kernel *kernel;
   dw_variant variant = variant_of("family=split,combine=many,combine_splits=8");
   assert_int_equal(dw_kernel_get(ctx, &shape, &variant, &usual_bounds, &kernel, NULL), DW_OK);
   return kernel;
 }
+static dw_kernel *usual_kernel(dw_ctx *ctx) { return kernel_of(ctx, "mla:h=8,t=9"); }
 
 static void nvrtc_launch_runs_the_plan(void **state) {
   (void)state;
@@ -827,22 +829,33 @@ static void nvrtc_launch_runs_the_plan(void **state) {
   assert_int_equal(device.params[0].total_q, 18);
   assert_false(device.dependent[0]);
   assert_true(device.dependent[1]);
-  // Parents are packed into the workspace first, and that is where the kernel then looks.
+  // Parents of up to 64 drafts are read as they come.
   args.mask_kind = DW_MASK_PARENTS;
   args.mask = memory;
   assert_int_equal(dw_launch(kernel, &args, NULL, NULL), DW_OK);
   assert_int_equal(dw__alloc_fail_after(0), 0);
-  assert_int_equal(device.launches, 5);
-  assert_string_equal(device.names[2], "dw_pack_mask");
-  assert_string_equal(device.names[3], "dw_verify");
+  assert_int_equal(device.launches, 4);
+  assert_string_equal(device.names[2], "dw_verify");
   assert_ptr_equal(device.params[2].mask, memory);
-  assert_ptr_equal(device.params[2].out, device.params[3].mask);
   // The kernel must know it, too, when it may start early.
-  args.mask_kind = DW_MASK_NONE;
   args.overlap_prologue = 1;
   assert_int_equal(dw_launch(kernel, &args, NULL, NULL), DW_OK);
-  assert_true(device.dependent[5]);
-  assert_true(device.params[5].dependent);
+  assert_true(device.dependent[4]);
+  assert_true(device.params[4].dependent);
+  // Of more drafts they are packed into the workspace first, and that is where the kernel then looks.
+  const int before = device.launches;
+  kernel = kernel_of(ctx, "mla:h=8,t=65");
+  args = usual_args(kernel);
+  args.mask_kind = DW_MASK_PARENTS;
+  args.mask = memory;
+  args.overlap_prologue = 1;
+  assert_int_equal(dw_launch(kernel, &args, NULL, NULL), DW_OK);
+  assert_int_equal(device.launches, before + 3);
+  assert_string_equal(device.names[before], "dw_pack_mask");
+  assert_string_equal(device.names[before + 1], "dw_verify");
+  assert_ptr_equal(device.params[before].mask, memory);
+  assert_ptr_equal(device.params[before].out, device.params[before + 1].mask);
+  assert_false(device.params[before + 1].dependent);
   dw_ctx_destroy(ctx);
 }
 

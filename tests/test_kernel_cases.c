@@ -23,10 +23,11 @@
 // | d08 d09 | depths; trees that are none |
 // | e01 e05 | any order of pages gives the same bits |
 //
-// Not here: a16 (pointers have no size: only the stride of a mask can be refused, test_plan does; every mask ends at a guard page),
-// a02 a30 a31 (GQA), a25 a26 (windows), a27 (sinks), a34 a37 a38 a39 a40 d05 (fp8), a44 (soft cap), a47 (workspace of a captured
-// graph: the caller's), d06 d07 d11 e06 (engines and tools): later parts of the contract. d01 d02 d14 e02 e03 e04 (moves of KV,
-// imports, plans): test_companion_kernels and test_companions.
+// More forms of masks, parts, windows, caps, sinks and ranks: test_kernel_contract.
+//
+// Not here: a02 a30 a31 (GQA), a34 a37 a38 a39 a40 d05 (fp8), a47 (workspace of a captured graph: the caller's), d06 d07 d11 e06
+// (engines and tools): other parts of the contract. d01 d02 d14 e02 e03 e04 (moves of KV, imports, plans): test_companion_kernels
+// and test_companions.
 #include "kernel_tests.h"
 
 #include <sys/mman.h>
@@ -39,12 +40,6 @@
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
 
-static dw_bounds fixed(const dw__problem *problem, int tokens) {
-  dw_bounds bounds = kt_bounds(problem);
-  bounds.split_tokens = tokens;
-  return bounds;
-}
-
 // A problem over the block table with this mask, solved.
 static dw__problem *solved(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask) {
   dw_shape shape = kt_shape(shape_text);
@@ -53,30 +48,6 @@ static dw__problem *solved(const char *shape_text, int batch, const int *prefix,
   dw__problem *problem = kt_problem(&spec);
   kt_solve(problem);
   return problem;
-}
-
-static void assert_nothing(const kt_result *r, int row, int count) {
-  size_t vector = r->vector_bytes;
-  for (int i = row * r->heads; i < (row + count) * r->heads; i++) {
-    for (size_t k = 0; k < vector; k++) assert_int_equal(r->out[(size_t)i * vector + k], 0);
-    assert_true(isinf(r->lse[i]) && r->lse[i] < 0);
-  }
-}
-
-// Every request of the problem has the same bits in a call of its own.
-static void assert_own_runs(const kt_kernel *kernel, dw__problem *whole, int split_tokens) {
-  dw_bounds bounds = fixed(whole, split_tokens);
-  kt_result all = kt_take_run(kernel, &bounds, whole);
-  kt_check(whole);
-  for (int b = 0; b < whole->args.batch; b++) {
-    int32_t indptr[2];
-    dw__problem one = kt_part(whole, b, 1, indptr);
-    dw_bounds own = fixed(&one, split_tokens);
-    kt_result alone = kt_take_run(kernel, &own, &one);
-    kt_assert_same_rows(&alone, 0, &all, kt_first_row(whole, b), alone.rows);
-    kt_drop(&alone);
-  }
-  kt_drop(&all);
 }
 
 // ---- large pools ----------------------------------------------------------------------------------------------
@@ -185,10 +156,10 @@ static void a04_padded_request(void **state) {
       kt_solve(problem);
       kt_note("%s, mask %d", variants[i], mask);
       for (int split = 0; split < 3; split++) {  // AUTO, FIXED, one range
-        dw_bounds bounds = fixed(problem, split == 0 ? 0 : split == 1 ? 16 : 4096);
+        dw_bounds bounds = kt_fixed(problem, split == 0 ? 0 : split == 1 ? 16 : 4096);
         kt_result all = kt_take_run(kernel, &bounds, problem);
         kt_check(problem);
-        assert_nothing(&all, 12, 4);
+        kt_assert_nothing(&all, 12, 4);
         int32_t indptr[4];
         dw__problem live = kt_part(problem, 0, 3, indptr);
         kt_result three = kt_take_run(kernel, &bounds, &live);
@@ -239,7 +210,7 @@ static void a05_declared_maximum(void **state) {
       kt_note("%s, at most %d tokens", variants[i], lengths[k]);
       kt_result r = kt_take_run(kt_kernel_of(SMALL, variants[i]), &bounds, problem);
       kt_check(problem);
-      assert_nothing(&r, 45, 27);
+      kt_assert_nothing(&r, 45, 27);
       kt_drop(&r);
     }
     dw__problem_free(problem);
@@ -292,7 +263,7 @@ static void a07_row_that_sees_nothing(void **state) {
       dw_bounds bounds = kt_bounds(problem);
       kt_result r = kt_take_run(kt_kernel_of(SMALL, variants[i]), &bounds, problem);
       kt_check(problem);
-      if (!prefix) assert_nothing(&r, 3, 1), assert_nothing(&r, 8, 1);
+      if (!prefix) kt_assert_nothing(&r, 3, 1), kt_assert_nothing(&r, 8, 1);
       kt_drop(&r);
       dw__problem_free(problem);
     }
@@ -313,7 +284,7 @@ static void a09_first_tiles_hidden(void **state) {
       see_only(problem, 50, 0, 1);
       kt_note("%s, split %d", tree_variants[i], split);
       kt_solve(problem);
-      dw_bounds bounds = fixed(problem, split);
+      dw_bounds bounds = kt_fixed(problem, split);
       kt_run(kt_kernel_of(TREE_64, tree_variants[i]), &bounds, problem, DW_HOST_FORWARD, 1);
       kt_check(problem);
       dw__problem_free(problem);
@@ -426,7 +397,7 @@ static void a08_poison_in_slots_used_again(void **state) {
     kt_solve(problem);
     kt_fill_token(problem, 0, 3 + 5, NAN);
     kt_fill_token(problem, 0, 3 + 40, INFINITY);
-    dw_bounds bounds = fixed(problem, 1024);
+    dw_bounds bounds = kt_fixed(problem, 1024);
     kt_note("%s", tree_variants[i]);
     kt_run(kt_kernel_of("mla:h=2,t=128,qk=192,v=128", tree_variants[i]), &bounds, problem, DW_HOST_FORWARD, 1);
     kt_check(problem);
@@ -479,7 +450,7 @@ static void a24_dead_nodes_and_poisoned_prefix(void **state) {
     kt_fill_token(problem, 0, 3, NAN);
     dw_bounds bounds = kt_bounds(problem);
     kt_result r = kt_take_run(kt_kernel_of(SMALL, variants[i]), &bounds, problem);
-    for (int node = 2; node < 9; node += 3) assert_nothing(&r, node, 1);
+    for (int node = 2; node < 9; node += 3) kt_assert_nothing(&r, node, 1);
     assert_true(isnan(r.lse[0]));
     kt_drop(&r);
     dw__problem_free(problem);
@@ -519,7 +490,7 @@ static void a10_more_splits_than_tokens(void **state) {
       for (int k = 0; k < COUNT(prefix); k++)
         for (int way = 0; way < 3; way++) {
           dw__problem *problem = solved(shapes[s], 1, &prefix[k], NULL, (dw_mask)way);
-          dw_bounds bounds = fixed(problem, way ? 16 : 0);  // 64 ranges
+          dw_bounds bounds = kt_fixed(problem, way ? 16 : 0);  // 64 ranges
           bounds.kv_len = way ? 1024 : 1 << 20;
           bounds.sm_count = s ? 128 : 64;
           kt_note("%s %s, prefix %d, way %d", shapes[s], variants[i], prefix[k], way);
@@ -561,7 +532,7 @@ static void a12_short_beside_long(void **state) {
   kt_note("AUTO");
   kt_run_check(kernel, problem);
   kt_note("FIXED, 16 ranges");
-  assert_own_runs(kernel, problem, 512);
+  kt_assert_own_runs(kernel, problem, 512);
   dw__problem_free(problem);
 }
 
@@ -573,10 +544,11 @@ static void a13_batches_in_the_merge(void **state) {
     for (int batch = 1; batch <= 5; batch = batch == 1 ? 2 : batch + 3) {
       dw__problem *problem = solved("mla:h=24,t=8,qk=192,v=128", batch, prefix, rows, DW_MASK_PARENTS);
       kt_note("%s, batch %d", variants[i], batch);
-      assert_own_runs(kt_kernel_of("mla:h=24,t=8,qk=192,v=128", i == 2 ? "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,"
-                                                                         "combine_splits=8"
-                                                                       : variants[i]),
-                      problem, 32);
+      kt_assert_own_runs(kt_kernel_of("mla:h=24,t=8,qk=192,v=128", i == 2
+                                                                     ? "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,"
+                                                                       "combine_splits=8"
+                                                                     : variants[i]),
+                         problem, 32);
       dw__problem_free(problem);
     }
 }
@@ -732,12 +704,12 @@ static void a20_padded_trees(void **state) {
       for (int node = rows[b]; node < 16; node++) kt_parents(padded)[16 * b + node] = -2;
     kt_note("%s", variants[i]);
     kt_solve(padded);
-    dw_bounds bounds = fixed(padded, 16);
+    dw_bounds bounds = kt_fixed(padded, 16);
     kt_result a = kt_take_run(kernel, &bounds, ragged), b = kt_take_run(kernel, &bounds, padded);
     kt_check(ragged), kt_check(padded);
     for (int k = 0; k < 3; k++) {
       kt_assert_same_rows(&a, kt_first_row(ragged, k), &b, 16 * k, rows[k]);
-      assert_nothing(&b, 16 * k + rows[k], 16 - rows[k]);
+      kt_assert_nothing(&b, 16 * k + rows[k], 16 - rows[k]);
     }
     kt_drop(&a), kt_drop(&b);
     dw__problem_free(ragged), dw__problem_free(padded);
@@ -751,7 +723,7 @@ static void a22_a_tree_for_each_request(void **state) {
   for (int i = 0; i < COUNT(variants); i++) {
     dw__problem *problem = solved("mla:h=2,t=16,qk=192,v=128", 4, prefix, NULL, DW_MASK_PARENTS);
     kt_note("%s", variants[i]);
-    assert_own_runs(kt_kernel_of("mla:h=2,t=16,qk=192,v=128", variants[i]), problem, 256);
+    kt_assert_own_runs(kt_kernel_of("mla:h=2,t=16,qk=192,v=128", variants[i]), problem, 256);
     kt_run_check(kt_kernel_of("mla:h=2,t=16,qk=192,v=128", variants[i]), problem);
     dw__problem_free(problem);
   }
@@ -836,7 +808,7 @@ static void a36_verify_equals_decode(void **state) {
       dw__problem_spec spec = kt_spec(&shape, 1, &length, NULL);
       spec.addressing = DW_CSR;
       dw__problem *problem = kt_problem(&spec);
-      dw_bounds bounds = fixed(problem, 16);
+      dw_bounds bounds = kt_fixed(problem, 16);
       kt_note("%s, prefix %d", variants[i], length);
       kt_solve(problem);
       kt_result both = kt_take_run(kernel, &bounds, problem);
@@ -933,7 +905,7 @@ static void d10_two_prompts(void **state) {
   for (int i = 0; i < COUNT(variants); i++) {
     dw__problem *problem = solved("mla:h=2,t=60,qk=192,v=128", 2, prefix, rows, DW_MASK_PARENTS);
     kt_note("%s", variants[i]);
-    assert_own_runs(kt_kernel_of("mla:h=2,t=60,qk=192,v=128", variants[i]), problem, 128);
+    kt_assert_own_runs(kt_kernel_of("mla:h=2,t=60,qk=192,v=128", variants[i]), problem, 128);
     kt_run_check(kt_kernel_of("mla:h=2,t=60,qk=192,v=128", variants[i]), problem);
     dw__problem_free(problem);
   }
@@ -950,7 +922,7 @@ static void d12_neighbours_do_not_count(void **state) {
     kt_result alone = {0};
     for (int batch = 1; batch <= 64; batch = batch == 1 ? 2 : batch == 2 ? 8 : batch == 8 ? 64 : 65) {
       dw__problem *problem = solved(text, batch, prefix, NULL, DW_MASK_NONE);
-      dw_bounds bounds = fixed(problem, 64);
+      dw_bounds bounds = kt_fixed(problem, 64);
       kt_note("%s, batch %d", text, batch);
       kt_result r = kt_take_run(kt_kernel_of(text, FEW), &bounds, problem);
       if (batch == 1) alone = r;

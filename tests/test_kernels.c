@@ -5,43 +5,70 @@
 // in the other orders of warps.
 #include "kernel_tests.h"
 
+#include "rule.h"
+
 // X(name, values): the first ones make the kernel, the others the problem.
-#define AXES(X)                                                                     \
-  X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */ \
-  X(SETMAXNREG, 0, 1)                                                               \
-  X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                       \
-  X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                 \
-  X(CALL, DW_CALL_ANY, DW_CALL_TABLE)                                               \
-  X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                        \
-  X(WIDTH, 1, 4, 9, 17, 31, 32, 33, 63, 64, 65, 128)                                \
-  X(PAGE, 1, 16, 48, 64)                                                            \
-  X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                 \
-  X(TYPE, DW_BF16, DW_F16)                                                          \
-  X(OUT, DW_BF16, DW_F16, DW_F32)                                                   \
-  X(PREFIX, 0, 1, 15, 16, 17, 63, 64, 65, 300)                                      \
-  X(BATCH, ONE, MIXED, RAGGED, EMPTY_FIRST, MANY, PADDED, EQUAL)                    \
-  X(ADDRESS, TABLE, CSR32, CSR64, SLOTS32, SLOTS64)                                 \
-  X(LENGTHS, 0, 1) /* include the drafts */                                         \
-  X(MASK, CHAIN, PARENTS, DEAD, BITS, ANY_BITS, EMPTY_BITS)                         \
-  X(TREE, DW__TREE_CHAIN, DW__TREE_RANDOM, DW__TREE_STAR)                           \
-  X(STRIDED, 0, 1)                                                                  \
-  X(LSE, 0, 1, 2)              /* base 2, base e, none */                           \
-  X(SPLIT, 0, 1, 16, 64, 1024) /* AUTO, AUTO in loose bounds, FIXED tokens */       \
-  X(SMS, 1, 7, 132, 188)                                                            \
-  X(ORDER, DW_HOST_FORWARD, DW_HOST_REVERSE, DW_HOST_RANDOM)                        \
-  X(SCALE, 1, 3) /* of q */                                                         \
-  X(OVERLAP, 0, 1)                                                                  \
+#define AXES(X)                                                                                                          \
+  X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */                                      \
+  X(SETMAXNREG, 0, 1)                                                                                                    \
+  X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                                                            \
+  X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                                                      \
+  X(CALL, DW_CALL_ANY, DW_CALL_TABLE)                                                                                    \
+  X(FEATURES, 0, 1) /* code for what the call has, or for all there is */                                                \
+  X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                                                             \
+  X(WIDTH, 1, 4, 9, 17, 31, 32, 33, 63, 64, 65, 128)                                                                     \
+  X(PAGE, 1, 16, 48, 64)                                                                                                 \
+  X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                                                      \
+  X(TYPE, DW_BF16, DW_F16)                                                                                               \
+  X(OUT, DW_BF16, DW_F16, DW_F32)                                                                                        \
+  X(PREFIX, 0, 1, 15, 16, 17, 63, 64, 65, 300)                                                                           \
+  X(BATCH, ONE, MIXED, RAGGED, EMPTY_FIRST, MANY, PADDED, EQUAL)                                                         \
+  X(ADDRESS, TABLE, CSR32, CSR64, SLOTS32, SLOTS64)                                                                      \
+  X(LENGTHS, 0, 1) /* include the drafts */                                                                              \
+  X(NARROW, 0, 1)  /* the call is half as wide as the shape */                                                           \
+  X(MASK, CHAIN, PARENTS, DEAD, BITS, ANY_BITS, EMPTY_BITS, BYTES, ANY_BYTES, ONE_BYTES, FULL, ANY_FULL, BIAS, ANY_BIAS, \
+    ONE_BIAS)                                                                                                            \
+  X(ELSEWHERE, 0, 1) /* drafts on another rank */                                                                        \
+  X(Q_ROPE, 0, 1)                                                                                                        \
+  X(KV_ROPE, 0, 1)                                                                                                       \
+  X(WINDOW, 0, 1, 16, 40, 250)                                                                                           \
+  X(POSITIONS, 0, 1, 2)                                                                                                  \
+  X(CAP, 0, 2, 30)                                                                                                       \
+  X(SINKS, 0, 1)                                                                                                         \
+  X(TREE, DW__TREE_CHAIN, DW__TREE_RANDOM, DW__TREE_STAR)                                                                \
+  X(STRIDED, 0, 1)                                                                                                       \
+  X(LSE, 0, 1, 2)              /* base 2, base e, none */                                                                \
+  X(SPLIT, 0, 1, 16, 64, 1024) /* AUTO, AUTO in loose bounds, FIXED tokens */                                            \
+  X(SMS, 1, 7, 132, 188)                                                                                                 \
+  X(ORDER, DW_HOST_FORWARD, DW_HOST_REVERSE, DW_HOST_RANDOM)                                                             \
+  X(SCALE, 1, 3) /* of q */                                                                                              \
+  X(OVERLAP, 0, 1)                                                                                                       \
   X(SHUFFLE, 0, 1)
 
 enum { ONE, MIXED, RAGGED, EMPTY_FIRST, MANY, PADDED, EQUAL };
 enum { TABLE, CSR32, CSR64, SLOTS32, SLOTS64 };
-enum { CHAIN, PARENTS, DEAD, BITS, ANY_BITS, EMPTY_BITS };
+enum {
+  CHAIN,
+  PARENTS,
+  DEAD,
+  BITS,
+  ANY_BITS,
+  EMPTY_BITS,
+  BYTES,
+  ANY_BYTES,
+  ONE_BYTES,
+  FULL,
+  ANY_FULL,
+  BIAS,
+  ANY_BIAS,
+  ONE_BIAS
+};
 static const int records[][2] = {{576, 512}, {320, 256}, {192, 128}, {128, 128}, {96, 64}};
 
 #define X(name, ...) name##_AXIS,
 enum { AXES(X) AXIS_COUNT };
 #undef X
-enum { PROBLEM_AXIS = PREFIX_AXIS, VALUES_MOST = 11, BATCH_MOST = 34, CASES_MOST = 600 };
+enum { PROBLEM_AXIS = PREFIX_AXIS, VALUES_MOST = 14, BATCH_MOST = 34, CASES_MOST = 600 };
 
 typedef struct axis {
   const char *name;
@@ -105,8 +132,10 @@ static void add(requests *r, int prefix, int rows) {
   r->rows[r->batch++] = rows;
 }
 
+static int call_width(const choice *c) { return GET(c, NARROW) ? (GET(c, WIDTH) + 1) / 2 : GET(c, WIDTH); }
+
 static requests requests_of(const choice *c) {
-  int p = GET(c, PREFIX), w = GET(c, WIDTH), kind = GET(c, BATCH);
+  int p = GET(c, PREFIX), w = call_width(c), kind = GET(c, BATCH);
   requests r = {.ragged = kind == RAGGED || kind == EMPTY_FIRST, .padded = kind == PADDED ? 1 : -1};
   switch (kind) {
     case MIXED: add(&r, p, w), add(&r, p / 2 + 1, w), add(&r, p + 17, w); break;
@@ -139,7 +168,13 @@ static bool settle(choice *c, double most_cost) {
     if (GET(c, BATCH) == EMPTY_FIRST) SET(c, BATCH, EQUAL);
     if (GET(c, SPLIT) > 1) SET(c, SPLIT, 0);
   }
+  if (GET(c, CALL) == DW_CALL_TABLE) SET(c, ELSEWHERE, 0);
+  if (GET(c, ELSEWHERE)) {
+    SET(c, LENGTHS, 0), SET(c, WINDOW, 0);
+    if (GET(c, ADDRESS) >= SLOTS32) SET(c, ADDRESS, CSR32);
+  }
   if (GET(c, ADDRESS) >= SLOTS32) SET(c, LENGTHS, 0);
+  if (records[GET(c, RECORD)][0] == records[GET(c, RECORD)][1]) SET(c, Q_ROPE, 0), SET(c, KV_ROPE, 0);
   dw_shape shape = shape_of(c);
   dw_variant variant = variant_of(c);
   return cost_of(c) <= most_cost && dw_shape_check(&shape, NULL) == DW_OK &&
@@ -208,7 +243,7 @@ static cover *make_cover(uint64_t seed, double most_cost) {
 // ---- running a case -------------------------------------------------------------------------------------------
 
 static void describe(const char *set_name, const choice *c, int index, uint64_t seed) {
-  char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX], problem_text[512];
+  char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX], problem_text[1024];
   dw_shape shape = shape_of(c);
   dw_variant variant = variant_of(c);
   dw_shape_print(&shape, shape_text, sizeof shape_text);
@@ -221,11 +256,27 @@ static void describe(const char *set_name, const choice *c, int index, uint64_t 
 }
 
 static dw__problem *problem_of(const choice *c, const requests *r, uint64_t seed) {
+  static const dw_mask kinds[] = {
+    [CHAIN] = DW_MASK_NONE,        [PARENTS] = DW_MASK_PARENTS,      [DEAD] = DW_MASK_PARENTS,
+    [BITS] = DW_MASK_BITS,         [ANY_BITS] = DW_MASK_BITS,        [EMPTY_BITS] = DW_MASK_BITS,
+    [BYTES] = DW_MASK_BYTES_QLEN,  [ANY_BYTES] = DW_MASK_BYTES_QLEN, [ONE_BYTES] = DW_MASK_BYTES_QLEN,
+    [FULL] = DW_MASK_BYTES_FULL,   [ANY_FULL] = DW_MASK_BYTES_FULL,  [BIAS] = DW_MASK_BIAS_F32,
+    [ANY_BIAS] = DW_MASK_BIAS_F32, [ONE_BIAS] = DW_MASK_BIAS_F32,
+  };
   int mask = GET(c, MASK), address = GET(c, ADDRESS);
   dw_shape shape = shape_of(c);
   dw__problem_spec spec = kt_spec(&shape, r->batch, r->prefix, r->ragged ? r->rows : NULL);
-  spec.mask_kind = mask == CHAIN ? DW_MASK_NONE : mask <= DEAD ? DW_MASK_PARENTS : DW_MASK_BITS;
+  spec.width = GET(c, NARROW) ? call_width(c) : 0;
+  spec.mask_kind = kinds[mask];
   spec.dead_nodes = mask == DEAD;
+  spec.one_tree = spec.mask_shared = mask == ONE_BYTES || mask == ONE_BIAS;
+  spec.drafts_elsewhere = GET(c, ELSEWHERE);
+  spec.q_rope = GET(c, Q_ROPE);
+  spec.kv_rope = GET(c, KV_ROPE);
+  spec.window = GET(c, WINDOW);
+  spec.positions = GET(c, POSITIONS);
+  spec.soft_cap = (float)GET(c, CAP);
+  spec.sinks = GET(c, SINKS);
   spec.tree = (dw__tree_kind)GET(c, TREE);
   spec.addressing = address == TABLE ? DW_BLOCK_TABLE : DW_CSR;
   spec.index64 = address == CSR64 || address == SLOTS64;
@@ -237,7 +288,8 @@ static dw__problem *problem_of(const choice *c, const requests *r, uint64_t seed
   spec.lse_base_e = GET(c, LSE) == 1;
   spec.seed = seed;
   dw__problem *problem = kt_problem(&spec);
-  if (mask >= ANY_BITS) kt_random_bits(problem, seed, mask == EMPTY_BITS ? 3 : 0);
+  bool any = mask == ANY_BITS || mask == EMPTY_BITS || mask == ANY_BYTES || mask == ANY_FULL || mask == ANY_BIAS;
+  if (any && !spec.drafts_elsewhere) kt_random_bits(problem, seed, mask == ANY_BITS || mask == ANY_BYTES ? 0 : 3);
   if (r->padded >= 0 && spec.lengths_include_drafts) kt_lengths(problem)[r->padded] = 0;
   if (GET(c, LSE) == 2) problem->args.lse = NULL;
   problem->args.overlap_prologue = GET(c, OVERLAP);
@@ -255,12 +307,18 @@ static dw_bounds bounds_of(const choice *c, const dw__problem *problem) {
   return bounds;
 }
 
-static void run_case(const choice *c, uint64_t seed, bool all_orders) {
-  dw_shape shape = shape_of(c);
+static const kt_kernel *kernel_of(const choice *c, const dw__problem *problem) {
   dw_variant variant = variant_of(c);
-  const kt_kernel *kernel = kt_kernel_get(&shape, &variant);
+  bool parts = problem->spec.shape.head_dim_qk > problem->spec.shape.head_dim_v;
+  int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (parts ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
+  dw__variant_add_features(&variant, GET(c, FEATURES) ? all : dw__args_features(&problem->args));
+  return kt_kernel_get(&problem->spec.shape, &variant);
+}
+
+static void run_case(const choice *c, uint64_t seed, bool all_orders) {
   requests r = requests_of(c);
   dw__problem *problem = problem_of(c, &r, seed);
+  const kt_kernel *kernel = kernel_of(c, problem);
   dw_bounds bounds = bounds_of(c, problem);
   kt_solve(problem);
   kt_run(kernel, &bounds, problem, (dw_host_order)GET(c, ORDER), seed);
