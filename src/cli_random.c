@@ -274,7 +274,7 @@ typedef struct drawn {
 #define X(name, lowest, highest, help) int name;
   DW__CASE_FIELDS(X)
 #undef X
-  int masks[6], calls, padded, empty;
+  int masks[7], calls, padded, empty;
 } drawn;
 
 static void note(drawn *all, const dw__case *c) {
@@ -293,9 +293,9 @@ static void note(drawn *all, const dw__case *c) {
 }
 
 static void tell_drawn(const drawn *all) {
-  static const char *const masks[] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32"};
+  static const char *const masks[] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32", "static"};
   printf("cases by mask:");
-  for (int i = 0; i < 6; i++) printf(" %s %d", masks[i], all->masks[i]);
+  for (int i = 0; i < 7; i++) printf(" %s %d", masks[i], all->masks[i]);
   printf("\ncases with:");
 #define X(name, lowest, highest, help) \
   if (strcmp(#name, "seed") && strcmp(#name, "mask") && strcmp(#name, "order")) printf(" %s %d", #name, all->name);
@@ -403,11 +403,11 @@ static int build_all(runner *r) {
   int groups = (int)dw__ceil_div(r->want->count, r->want->per_group);
   for (int g = 0; g < groups && !status; g++) {
     dw_shape shape;
-    dw_variant variants[2];
+    dw_variant variants[DW__CASE_VARIANTS];
     dw__case_group(&r->scale, (uint64_t)r->want->seed, g, &shape, variants);
     cli_progress("building shape %d of %d", g + 1, groups);
     status = dw__gpu_tools_build(r->ctx, shape.head_dim_qk, shape.head_dim_v, shape.target, &error);
-    for (int i = 0; i < 2 && !status; i++) {
+    for (int i = 0; i < DW__CASE_VARIANTS && !status; i++) {
       dw_cubin *cubin = NULL;
       status = dw_cubin_build(r->ctx, &shape, &variants[i], &cubin, &error);
       dw_cubin_free(cubin);

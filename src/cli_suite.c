@@ -11,6 +11,7 @@
 #include "gpu_verify.h"
 #include "plan.h"
 #include "random.h"
+#include "rule.h"
 
 static const int heads_list[] = {4, 8, 12, 16, 20, 64};
 static const int width_list[] = {1, 4, 9, 17, 33, 64, 128};
@@ -39,7 +40,7 @@ typedef struct suite {
   dw__gpu_judge *judge;
   int passed, failed;
   double worst;  // error over bound
-  int met[32], masks[6], padded;
+  int met[32], masks[7], padded;
 } suite;
 
 // ---- cases ----------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
     spec->mask_kind = DW_MASK_BYTES_QLEN;
   bool matrix = spec->mask_kind == DW_MASK_BYTES_QLEN || spec->mask_kind == DW_MASK_BIAS_F32;
   spec->mask_shared = matrix && one_in(state, 3);
-  spec->any_mask = spec->mask_kind > DW_MASK_PARENTS && one_in(state, 3);
+  spec->any_mask = spec->mask_kind > DW_MASK_PARENTS && spec->mask_kind < DW_MASK_STATIC && one_in(state, 3);
   spec->drafts_elsewhere = !spec->lengths_include_drafts && !spec->draft_slots && one_in(state, 4);
   spec->window = !spec->drafts_elsewhere && one_in(state, 4) ? random_window(spec, longest, state) : 0;
   spec->positions = spec->window ? dw__random_below(state, 2) : one_in(state, 8);
@@ -129,13 +130,24 @@ static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
   spec->overlap_prologue = one_in(state, 4);
 }
 
+static bool set_tree(dw_shape *shape, uint64_t *state) {
+  int parents[DW__COUNT(shape->tree)];
+  if (shape->width > (int)DW__COUNT(parents)) return false;
+  shape->tree_nodes = shape->width;
+  dw__tree_random(state, shape->width, parents);
+  for (int i = 0; i < shape->width; i++) shape->tree[i] = (signed char)parents[i];
+  return true;
+}
+
 static void choose_spec(const asked *want, int longest, suite_case *c, uint64_t *state) {
   dw__gpu_spec *spec = &c->check.spec;
+  int mask = dw__random_below(state, 7);
+  if (mask == DW_MASK_STATIC && !set_tree(&c->check.shape, state)) mask = DW_MASK_PARENTS;
   *spec = (dw__gpu_spec){.shape = c->check.shape,
                          .batch = choose_batch(want, &c->check.shape, longest, state),
                          .longest = longest,
                          .ragged = dw__random_below(state, 3) > 0,
-                         .mask_kind = (dw_mask)dw__random_below(state, 6),
+                         .mask_kind = (dw_mask)mask,
                          .tree = dw__random_below(state, 4) ? DW__TREE_RANDOM : DW__TREE_STAR,
                          .addressing = dw__random_below(state, 2) ? DW_BLOCK_TABLE : DW_CSR,
                          .index64 = dw__random_below(state, 2),
@@ -152,6 +164,11 @@ static void choose_spec(const asked *want, int longest, suite_case *c, uint64_t 
   choose_features(longest, spec, state);
 }
 
+static int features_of(const dw__gpu_spec *spec) {
+  return (spec->window ? DW_WITH_WINDOW : 0) | (spec->soft_cap > 0 ? DW_WITH_SOFT_CAP : 0) |
+         (spec->q_rope ? DW_WITH_Q_ROPE : 0) | (spec->kv_rope ? DW_WITH_KV_ROPE : 0);
+}
+
 // Three in four: what the rule table takes. The others: any variant it knows, or a plain family where the prefix is short.
 static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, uint64_t *state, dw_error *error) {
   static const char *const plain[] = {"family=split,combine=many,combine_splits=8", "family=reference"};
@@ -162,13 +179,19 @@ static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, u
   const dw__gpu_spec *spec = &c->check.spec;
   bool promised = spec->addressing == DW_BLOCK_TABLE && spec->lengths_include_drafts && !spec->ragged && !bounds.split_tokens;
   bounds.call = promised ? DW_CALL_TABLE : DW_CALL_ANY;
+  bounds.features = features_of(spec);
   int which = seed % 4 == 3 ? dw__random_below(state, 12) : -1;
   dw_status status = dw_variant_choose(&c->check.shape, &bounds, &c->check.variant, error);
-  if (which >= 10 && longest <= 5700) return cli_variant(plain[which - 10], &c->check.shape, NULL, &c->check.variant, error);
+  if (which >= 10 && longest <= 5700) {
+    status = cli_variant(plain[which - 10], &c->check.shape, NULL, &c->check.variant, error);
+    dw__variant_add_features(&c->check.variant, bounds.features);
+    return status;
+  }
   dw_variant other;
   if (which >= 0 && dw_variant_enumerate(&c->check.shape, (size_t)which, &other) == DW_OK) {
     c->check.variant = other;
     c->check.variant.call = bounds.call;
+    dw__variant_add_features(&c->check.variant, bounds.features);
   }
   return status;
 }
@@ -183,11 +206,15 @@ static dw_status make_case(const asked *want, int seed, int target, int sms, sui
   if (!want->small && !want->quick && seed % FAR_POOL_EVERY == FAR_POOL_EVERY / 2) c->check.spec.pool_tokens = FAR_POOL_TOKENS;
   choose_contents(c, 0, longest, &state);
   choose_contents(c, 1, longest, &state);
-  if (want->variant) return cli_variant(want->variant, &c->check.shape, NULL, &c->check.variant, error);
+  if (want->variant) {
+    dw_status status = cli_variant(want->variant, &c->check.shape, NULL, &c->check.variant, error);
+    dw__variant_add_features(&c->check.variant, features_of(&c->check.spec));
+    return status;
+  }
   return choose_variant(seed, longest, sms, c, &state, error);
 }
 
-static const char *const masks[] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32"};
+static const char *const masks[] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32", "static"};
 
 // Whole members of dw__gpu_spec that say yes or no; `told`: a case's line names them by this table.
 typedef struct feature {
@@ -238,7 +265,7 @@ static void meet(suite *s, const suite_case *c) {
 
 static void tell_met(const suite *s) {
   printf("cases by mask:");
-  for (int i = 0; i < 6; i++) printf(" %s %d", masks[i], s->masks[i]);
+  for (int i = 0; i < 7; i++) printf(" %s %d", masks[i], s->masks[i]);
   printf("\ncases with:");
   for (size_t i = 0; i < DW__COUNT(features); i++) printf(" %s %d", features[i].name, s->met[i]);
   printf(" soft_cap %d far_pool %d padded %d\n", s->met[DW__COUNT(features)], s->met[DW__COUNT(features) + 1], s->padded);
