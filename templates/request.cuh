@@ -116,18 +116,21 @@ DEV u32 words_bits(const dw_params &p, const Request &r, int node, int base) {
   if (shift && (base | 31) + 1 < r.nodes) bits |= ldg_nc_u32(words + 1) << (32 - shift);
   return bits;
 }
-// A byte or a float for each draft.
+// A byte or a float for each draft: where that of draft `base` is, and what one says.
+DEV s64 element_place(const dw_params &p, const Request &r, int node, int base) {
+  return (p.mask_kind == DW_P_MASK_BYTES_FULL
+            ? ldg_nc_s64(p.mask_indptr + r.index) + (s64)node * (r.prefix + r.nodes) + r.prefix
+            : r.index * p.mask_request_stride + node * p.mask_row_stride) + base;
+}
+DEV bool element_sees(const dw_params &p, s64 at) {
+  return p.mask_kind == DW_P_MASK_BIAS_F32 ? bits_to_float(ldg_nc_u32((const float *)p.mask + at)) > MINUS_INF
+                                           : ldg_nc_u8((const u8 *)p.mask + at) != 0;
+}
 DEV u32 elements_bits(const dw_params &p, const Request &r, int node, int base) {
-  const s64 at = (p.mask_kind == DW_P_MASK_BYTES_FULL
-                    ? ldg_nc_s64(p.mask_indptr + r.index) + (s64)node * (r.prefix + r.nodes) + r.prefix
-                    : r.index * p.mask_request_stride + node * p.mask_row_stride) + base;
+  const s64 at = element_place(p, r, node, base);
   const int count = r.nodes - base < 32 ? r.nodes - base : 32;
   u32 bits = 0;
-  for (int j = 0; j < count; j++) {
-    const bool seen = p.mask_kind == DW_P_MASK_BIAS_F32 ? bits_to_float(ldg_nc_u32((const float *)p.mask + at + j)) > MINUS_INF
-                                                        : ldg_nc_u8((const u8 *)p.mask + at + j) != 0;
-    bits |= (u32)seen << j;
-  }
+  for (int j = 0; j < count; j++) bits |= (u32)element_sees(p, at + j) << j;
   return bits;
 }
 // Which of the drafts base, base + 1, ... does the mask let a node see? Bits past the request's drafts are garbage.
