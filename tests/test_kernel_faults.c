@@ -60,7 +60,7 @@ static const fault faults[] = {
   {"prefix_edge_off_by_one", ROWSPLIT, "(((1u << -column) - 1) & prefix);", "(((1u << -column) - 1) >> 1 & prefix);"},
   {"root_never_seen", REQUEST, "at = parent < at ? parent : -1;", "at = parent < at && parent ? parent : -1;"},
   {"dead_rows_ignored", REQUEST, "  if (p.mask_kind == DW_P_MASK_PARENTS) return ldg", "  if (false) return ldg"},
-  {"absent_drafts_seen", REQUEST, "r.total - r.prefix - base;", "r.nodes - base;"},
+  {"absent_drafts_seen", REQUEST, "{ return r.total - r.prefix; }", "{ return r.nodes; }"},
   {"first_tile_of_drafts_not_masked", ROWSPLIT, "const bool edge = t0 + TILE > c.request.prefix ||",
    "const bool edge = t0 + 1 > c.request.prefix ||"},
   // Numbers.
