@@ -671,6 +671,7 @@ dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
   args.kv_indices = problem->sets[set].indices.device;
   args.draft_slots = problem->sets[set].drafts.device;
   args.block_table = problem->sets[set].pages.device;
+  args.kv_pages = (int)(problem->pool_tokens / problem->spec.shape.page);
   if (problem->spec.strided) return args;
   // Tight ones are left to the callee to fill in.
   args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;

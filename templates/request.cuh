@@ -25,6 +25,7 @@ DEV bool fixed_split(const dw_params &p) { return !CALL_TABLE && p.split_mode ==
 
 // `len` is kv_len[b].
 DEV Request load_request(const dw_params &p, int b, int len) {
+  if (CHECKED && masked(p, b)) return Request{b};
   Request r;
   r.index = b;
   if (rows_vary(p)) {
