@@ -70,13 +70,11 @@ static dw_shape random_shape(const dw__case_scale *scale, uint64_t *state) {
   return shape;
 }
 
-// What the rule table returns for some load, or one of the plain families.
-static dw_variant random_variant(const dw_shape *shape, uint64_t *state) {
-  dw_variant variant;
+// What the rule table returns for some loads.
+static void random_variants(const dw_shape *shape, uint64_t *state, dw_variant *variants, int wanted) {
   size_t count = 0;
-  while (dw_variant_enumerate(shape, count, &variant) == DW_OK) count++;
-  dw_variant_enumerate(shape, (size_t)below(state, (int)count), &variant);
-  return variant;
+  while (dw_variant_enumerate(shape, count, &variants[0]) == DW_OK) count++;
+  for (int i = 0; i < wanted; i++) dw_variant_enumerate(shape, (size_t)below(state, (int)count), &variants[i]);
 }
 
 static dw_variant plain_variant(const dw_shape *shape, const char *text) {
@@ -95,7 +93,7 @@ void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_sh
   *shape = random_shape(scale, &state);
   bool apart = shape->head_dim_qk > shape->head_dim_v;
   int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (apart ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
-  for (int i = 0; i < DW__CASE_VARIANTS; i++) variants[i] = random_variant(shape, &state);
+  random_variants(shape, &state, variants, DW__CASE_VARIANTS);
   int last = below(&state, 4);
   if (last < 2) variants[2].call = DW_CALL_TABLE;
   else variants[2] = plain_variant(shape, last == 2 ? "family=split" : "family=reference,combine=none");
@@ -377,7 +375,7 @@ static void shrink_shape(dw__case *c, int step) {
     case 2: c->shape.heads = 1; break;
     case 3: c->shape.heads = (c->shape.heads + 1) / 2; break;
     case 4: c->shape.page = 1; break;
-    case 5: c->shape.page = 16; break;
+    case 5: c->shape.page = least(c->shape.page, 16); break;
     case 6: c->shape.out = c->shape.q; break;
     case 7: c->shape.q = c->shape.kv = c->shape.out = DW_BF16; break;
     case 8: c->variant.setmaxnreg = 0; break;
@@ -395,7 +393,7 @@ static void shrink_shape(dw__case *c, int step) {
 }
 
 // The step-th way to make a case smaller. The cheap ones first, those that need another kernel last. False: there are no more.
-enum { SHAPE_STEPS = 16 };
+enum { SHAPE_STEPS = 16, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
 static bool smaller(dw__case *c, int step) {
   if (step == 0) return c->replay = 0, true;
   if (step == 1) return keep_requests(c, c->batch / 2, c->batch - c->batch / 2), true;
@@ -407,7 +405,8 @@ static bool smaller(dw__case *c, int step) {
   }
   step -= c->batch;
   if (step < (int)DW__COUNT(fields)) {
-    if (step) *at_field(c, &fields[step]) = 0;  // all but batch
+    if (step == FIELD_WIDTH) set_width(c, dw__case_width(c));  // never more rows than before
+    else if (step != FIELD_BATCH) *at_field(c, &fields[step]) = 0;
     return true;
   }
   step -= (int)DW__COUNT(fields);
@@ -425,7 +424,10 @@ static bool smaller(dw__case *c, int step) {
   }
   step -= 4 * c->batch;
   if (step == 0) return c->window /= 2, true;
-  if (step == 1) return c->width = dw__case_width(c) / 2, true;
+  if (step == 1) {
+    if (dw__case_width(c) > 1) c->width = dw__case_width(c) / 2;
+    return true;
+  }
   if (step >= 2 + SHAPE_STEPS) return false;
   shrink_shape(c, step - 2);
   return true;

@@ -58,11 +58,11 @@ static dw_status check_tree(const dw_shape *shape, dw_error *error) {
     return dw__fail_int(error, DW_BAD_SHAPE, "tree", nodes, allowed, "nodes of the tree in the code");
   }
   for (int i = 0; i < most; i++) {
+    if (i < nodes ? shape->tree[i] >= -1 && shape->tree[i] < i : shape->tree[i] == 0) continue;
     snprintf(field, sizeof field, "tree[%d]", i);
     if (i < nodes) snprintf(allowed, sizeof allowed, "-1 to %d", i - 1);
     else snprintf(allowed, sizeof allowed, "0");
-    if (i < nodes ? shape->tree[i] < -1 || shape->tree[i] >= i : shape->tree[i] != 0)
-      return dw__fail_int(error, DW_BAD_SHAPE, field, shape->tree[i], allowed, "a node's parent comes before it");
+    return dw__fail_int(error, DW_BAD_SHAPE, field, shape->tree[i], allowed, "a node's parent comes before it");
   }
   return DW_OK;
 }
