@@ -282,7 +282,7 @@ typedef struct dw_args {
   const void *kv;           // pool: pages of `page` tokens, a token qk elements wide at least; 16-byte aligned tokens
   int64_t kv_token_stride;  // 0: qk, or v with kv_rope
   int64_t kv_page_stride;   // 0: page x kv_token_stride
-  int kv_pages;             // pages in the pool, for checked kernels: page ids and slots have to lie below. 0: not known
+  int kv_pages;             // pages in the pool, for checked kernels: ids lie below it, slots below it x page. 0: not known
   const void *kv_rope;  // MLA: pool of the last qk - v elements of each token where they lie apart, in the same slots or pages
   int64_t kv_rope_token_stride;  // 0: qk - v
   int64_t kv_rope_page_stride;   // 0: page x kv_rope_token_stride

@@ -69,18 +69,11 @@ DEV Found check_rows(const dw_params &p, int b, const Rows &rows) {
   return f;
 }
 
-// Rows of a masked request. Each row is written by one block: by that of the first request that claims it and is sound by itself,
-// else by all that claim it, with the same zeros.
-DEV void clear_rows(const dw_params &p, int b, const Rows &rows, bool sound) {
+// The rows between a masked request's entries. Those that a sound request has, too, are written again by the kernels that follow.
+DEV void clear_rows(const dw_params &p, const Rows &rows) {
   const float zeros[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   const int first = rows.first > 0 ? rows.first : 0, end = rows.end < p.total_q ? rows.end : p.total_q;
   for (int row = first; row < end; row++) {
-    int owner = sound ? b : -1;
-    for (int i = 0; i < p.batch && owner < 0; i++) {
-      const Rows r = rows_at(p, i);
-      if (r.sound && r.first <= row && row < r.end) owner = i;
-    }
-    if (owner >= 0 && owner != b) continue;
     for (int i = threadIdx.x; i < HEADS * (V / 8); i += CHECK_THREADS)
       store_out8(p, row * p.out_row_stride + i / (V / 8) * p.out_head_stride + i % (V / 8) * 8, zeros);
     for (int head = threadIdx.x; p.lse && head < HEADS; head += CHECK_THREADS) p.lse[row * p.lse_row_stride + head] = MINUS_INF;
@@ -184,8 +177,7 @@ extern "C" __global__ void __launch_bounds__(CHECK_THREADS) dw_check(const __gri
   if (c.request >= p.batch) return;
   const Rows rows = rows_at(p, c.request);
   conclude(p, c, DW_P_FAULT_ROWS, check_rows(p, c.request, rows));
-  const bool sound = !c.faults;
-  if (sound) {
+  if (!c.faults) {
     const int nodes = rows.end - rows.first, len = ldg_nc_s32(p.kv_len + c.request);
     const s64 total = lengths_with_drafts(p) || p.drafts_elsewhere ? len : (s64)len + nodes;
     Found f{0, 0, 0};
@@ -199,5 +191,5 @@ extern "C" __global__ void __launch_bounds__(CHECK_THREADS) dw_check(const __gri
   Found f{0, 0, 0};
   note(f, threadIdx.x == 0, 0, 0);
   conclude(p, c, DW_P_FAULT_REQUEST, f);
-  if (p.out) clear_rows(p, c.request, rows, sound);
+  if (p.out) clear_rows(p, rows);
 }

@@ -261,10 +261,13 @@ static bool plant_mask_size(plant_at *at) {
   int need = r.rows * (r.prefix + r.rows);
   int64_t *indptr = WRITE(int64_t, a->mask_indptr);
   int less = 1 + dw__random_below(at->dice, need), there = need - less;
-  switch (dw__random_below(at->dice, 3)) {
+  // What a host can see is refused before.
+  const int64_t least = (int64_t)a->total_q * (a->qo_indptr ? 1 : a->width ? a->width : at->problem->spec.shape.width);
+  const int how = dw__random_below(at->dice, a->mask_size - less >= least ? 3 : 2);
+  switch (how) {
     case 0: indptr[a->batch] -= less; break;
-    case 1: a->mask_size -= less; break;
-    default: indptr[a->batch] = INT64_MIN, there = -1;
+    case 1: indptr[a->batch] = INT64_MIN, there = -1; break;
+    default: a->mask_size -= less;
   }
   expect(at->e, DW_FAULT_MASK_SIZE, 1, at->request, need, there);
   return true;
