@@ -31,7 +31,7 @@ typedef struct contender {
   dw__plan plan;
   dw_cubin *cubin;
   dw__module *module;
-  dw__launch launches[DW__PLAN_KERNELS], pack;
+  dw__launch launches[DW__PLAN_KERNELS], check, pack;
   dw__graph *graph;
   double us[REPS_MAX];
   double rel_err;  // -1: not checked
@@ -127,6 +127,7 @@ static dw_status load(const bench *b, const problem *p, contender *c, dw_error *
   if (status || !b->gpu) return status;
   status = dw__module_load(dw__gpu_driver(b->gpu), c->cubin->data, c->cubin->size, &c->module, error);
   for (int i = 0; i < c->plan.count && !status; i++) status = prepare(c, &c->plan.kernels[i], &c->launches[i], error);
+  if (!status && c->plan.check.entry) status = prepare(c, &c->plan.check, &c->check, error);
   if (!status && c->plan.pack.entry) status = prepare(c, &c->plan.pack, &c->pack, error);
   return status;
 }
@@ -142,15 +143,20 @@ static void unload(const bench *b, contender *c) {
 static dw_status call(const bench *b, const problem *p, const contender *c, const dw_args *given, void *stream,
                       dw_error *error) {
   dw_args args = *given;
-  dw_params params, pack;
+  dw_params params, pack, check;
   args.workspace = b->workspace;
   args.workspace_size = b->workspace_bytes;
   args.overlap_prologue = b->want->chain;
   dw_status status = dw__args_check(&p->shape, &p->bounds, &c->plan, &args, error);
   if (status) return status;
   dw__plan_params(&p->shape, &c->variant, &p->bounds, &c->plan, &args, &params, &pack);
-  void *list[] = {&params}, *pack_list[] = {&pack};
-  if (params.mask != args.mask) status = dw__driver_launch(dw__gpu_driver(b->gpu), &c->pack, pack_list, stream, error);
+  void *list[] = {&params}, *pack_list[] = {&pack}, *check_list[] = {&check};
+  if (c->plan.check.entry) {
+    dw__plan_check_params(&p->shape, &c->variant, &p->bounds, &c->plan, &args, &check);
+    status = dw__driver_launch(dw__gpu_driver(b->gpu), &c->check, check_list, stream, error);
+  }
+  if (!status && params.mask != args.mask)
+    status = dw__driver_launch(dw__gpu_driver(b->gpu), &c->pack, pack_list, stream, error);
   for (int i = 0; i < c->plan.count && !status; i++) {
     dw__launch launch = c->launches[i];
     launch.dependent |= i == 0 && params.dependent;

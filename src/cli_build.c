@@ -172,6 +172,7 @@ static size_t dynamic_shared(const job *item, const char *kernel) {
   if (dw__plan_make(&item->shape, &item->variant, &bounds, &plan, NULL)) return 0;
   for (int i = 0; i < plan.count; i++)
     if (strcmp(plan.kernels[i].entry, kernel) == 0) return plan.kernels[i].dynamic_shared;
+  if (plan.check.entry && strcmp(plan.check.entry, kernel) == 0) return plan.check.dynamic_shared;
   return plan.pack.entry && strcmp(plan.pack.entry, kernel) == 0 ? plan.pack.dynamic_shared : 0;
 }
 

@@ -89,11 +89,15 @@ dw_status cli_problem_make(const dw_shape *shape, const cli_problem *asked, dw__
 dw_status cli_check_host(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const cli_problem *asked,
                          dw__problem *problem, dw__comparison *comparison, dw_error *error) {
   dw__host_kernel *kernel;
+  uint32_t report[DW_REPORT_WORDS] = {0};  // of a checked variant: the problem is sound
   dw_bounds bounds = cli_problem_bounds(shape, asked);
   bounds.sm_count = dw__target_sm_count(shape->target);
   dw_status status = dw__host_kernel_open(ctx, shape, variant, asked->sanitize, &kernel, error);
   if (status) return status;
+  problem->args.report = report;
   status = dw__host_kernel_run(kernel, &bounds, problem, (dw_host_order)asked->order, (uint64_t)asked->seed, error);
+  problem->args.report = NULL;
+  if (!status) status = dw_report_check(report, error);
   if (!status) status = dw__problem_compare(problem, comparison, error);
   dw__host_kernel_close(kernel);
   return status;

@@ -37,7 +37,7 @@ struct dw_kernel {
   dw_bounds bounds;
   dw__plan plan;
   dw__launch launches[DW__PLAN_KERNELS];  // as plan.kernels, with their functions
-  dw__launch pack;                        // function NULL where the plan has none
+  dw__launch check, pack;                 // function NULL where the plan has none
 };
 
 struct dw_ctx {
@@ -272,6 +272,8 @@ static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t
   if (!strcmp(#kind, "feature") && !ask->variant->name) params[count++] = (dw__gen_param){#name, NULL, 0};
 #include "draftwood_variant.def"
 #undef DW_PARAM
+  const char *tree = strstr(ask->shape_text, ",tree=");  // the canonical text ends with it
+  params[count++] = (dw__gen_param){"tree", tree ? tree + strlen(",tree=") : "", 0};
   params[count++] = (dw__gen_param){"shared_bytes", NULL, (long long)dw_shared_bytes(ask->shape, ask->variant)};
   return dw__gen_render(gen, "verify", params, count, source, size, error);
 }
@@ -649,6 +651,7 @@ static dw_status load_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *b
   kernel->bounds = *bounds;
   kernel->plan = *plan;
   for (int i = 0; i < plan->count && !status; i++) status = prepare(image, &plan->kernels[i], &kernel->launches[i], error);
+  if (!status && plan->check.entry) status = prepare(image, &plan->check, &kernel->check, error);
   if (!status && plan->pack.entry) status = prepare(image, &plan->pack, &kernel->pack, error);
   if (status) {
     dw__release(kernel);
@@ -754,14 +757,24 @@ static dw_status launch_one(const dw_kernel *kernel, const dw__launch *launch, d
   return dw__driver_launch(kernel->driver, launch, list, stream, error);
 }
 
+// Of a checked kernel, before whatever else reads through the arguments. `out`: clear the rows of requests with a fault.
+static dw_status launch_check(const dw_kernel *kernel, const dw_args *args, bool out, void *stream, dw_error *error) {
+  if (!kernel->check.function) return DW_OK;
+  dw_params params;
+  dw__plan_check_params(&kernel->image->shape, &kernel->image->variant, &kernel->bounds, &kernel->plan, args, &params);
+  if (!out) params.out = NULL;
+  return launch_one(kernel, &kernel->check, &params, stream, error);
+}
+
 dw_status dw_launch(const dw_kernel *kernel, const dw_args *given, void *stream, dw_error *error) {
   dw_args args;
   dw_status status = read_args(kernel, given, &args, error);
   if (status) return status;
   dw_params params, pack;
   dw__plan_params(&kernel->image->shape, &kernel->image->variant, &kernel->bounds, &kernel->plan, &args, &params, &pack);
+  status = launch_check(kernel, &args, true, stream, error);
   // The mask moved into the workspace: it has to be packed there first.
-  if (params.mask != args.mask) status = launch_one(kernel, &kernel->pack, &pack, stream, error);
+  if (!status && params.mask != args.mask) status = launch_one(kernel, &kernel->pack, &pack, stream, error);
   dw__launch first = kernel->launches[0];
   first.dependent = params.dependent;  // the call's choice, not the plan's
   if (!status) status = launch_one(kernel, &first, &params, stream, error);
@@ -788,5 +801,6 @@ dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *given, uint32_t *
   if (args.qo_indptr && args.mask_kind != DW_MASK_BITS) params.width = shape->width;
   params.out = bits;
   params.out_row_stride = bits_row_stride ? bits_row_stride : (params.width + 31) / 32;
-  return launch_one(kernel, &kernel->pack, &params, stream, error);
+  status = launch_check(kernel, &args, false, stream, error);
+  return status ? status : launch_one(kernel, &kernel->pack, &params, stream, error);
 }

@@ -86,12 +86,17 @@ typedef struct dw_shape {
   dw_dtype q, kv, out;
   int target;  // device class: 120 for sm_120, 90 for sm_90
   int limits;  // 0: the target's own; 120: at most what sm_120 has
+  // A tree that all requests share and that is folded into the code, for DW_MASK_STATIC: `width` nodes, at most 64, each with its
+  // parent (before it, or -1). A request with fewer rows has the first ones. tree_nodes 0: none, and all of `tree` is 0.
+  int tree_nodes;
+  signed char tree[64];
 } dw_shape;
 
-#define DW_TEXT_MAX 256
+#define DW_TEXT_MAX 512
 
 // Text form, e.g. "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=bf16,target=sm_120,limits=native". Fields may come in any order and
 // have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). Printing gives the canonical form.
+// A tree follows as "tree=r.0.0.1": the parent of each node, r for a root.
 // A text that starts with a preset's name may override fields: "kimi-k2.6-tp8,t=17".
 DW_API dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error);
 // Writes at most n bytes with the closing 0; returns the length the whole text has.
@@ -249,6 +254,7 @@ typedef enum dw_mask {
   DW_MASK_BYTES_FULL,  // uint8, SGLang's custom_mask: from byte mask_indptr[b] on, a row for each of the request's rows, of a byte
                        // for each token of prefix and rows; only the last `rows` bytes of a row are read
   DW_MASK_BIAS_F32,  // float [batch, width, width]: 0: i sees draft j, -inf: it does not; nothing else is allowed
+  DW_MASK_STATIC,    // the shape's tree; no mask is read
 } dw_mask;
 // Draft columns of BITS, BYTES and BIAS are taken as given, the diagonal too.
 
@@ -276,6 +282,7 @@ typedef struct dw_args {
   const void *kv;           // pool: pages of `page` tokens, a token qk elements wide at least; 16-byte aligned tokens
   int64_t kv_token_stride;  // 0: qk, or v with kv_rope
   int64_t kv_page_stride;   // 0: page x kv_token_stride
+  int kv_pages;             // pages in the pool, for checked kernels: page ids and slots have to lie below. 0: not known
   const void *kv_rope;  // MLA: pool of the last qk - v elements of each token where they lie apart, in the same slots or pages
   int64_t kv_rope_token_stride;  // 0: qk - v
   int64_t kv_rope_page_stride;   // 0: page x kv_rope_token_stride
@@ -293,11 +300,12 @@ typedef struct dw_args {
                          // this rank's tokens, every row sees them all, the mask is not read. Merge the ranks by their lse.
                          // Goes with lengths of the prefix only, without window, positions and draft_slots
   dw_mask mask_kind;
-  const void *mask;             // NULL for DW_MASK_NONE
+  const void *mask;             // NULL for DW_MASK_NONE and DW_MASK_STATIC
   int64_t mask_row_stride;      // BITS: words a row, 0: ceil(width / 32); BYTES_QLEN, BIAS: elements a row, 0: width
   int64_t mask_request_stride;  // BYTES_QLEN, BIAS: elements from a request's matrix to the next, 0: width x mask_row_stride
   int mask_shared;              // BYTES_QLEN, BIAS: 1: all requests have the first matrix
   const int64_t *mask_indptr;   // BYTES_FULL: [batch + 1]
+  int64_t mask_size;            // bytes at `mask`, for checks. 0: not known
   float softmax_scale;          // multiplies q . k, e.g. 1 / sqrt(192)
   float soft_cap;               // 0: none; else a scaled score s counts as soft_cap x tanh(s / soft_cap)
   int window;                // 0: none; else a row at position p sees positions above p - window alone (itself and window - 1)
@@ -309,6 +317,7 @@ typedef struct dw_args {
                          // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
   void *workspace;       // dw_workspace_size bytes
   size_t workspace_size;
+  uint32_t *report;  // [DW_REPORT_WORDS], for checked kernels: what they find is added here. NULL: faults are masked alone
 } dw_args;
 
 // Checks what a host can check. DW_OK or DW_BAD_ARGUMENT with field, found, allowed.
@@ -320,6 +329,56 @@ DW_API dw_status dw_launch(const dw_kernel *kernel, const dw_args *args, void *s
 // A dead node (parent -2) becomes a row of zeros: handed back as BITS it sees the prefix and no draft, itself included.
 DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint32_t *bits, int64_t bits_row_stride,
                               void *stream, dw_error *error);
+
+// ---- checked kernels ------------------------------------------------------------------------------------------
+// A variant with checked=1 looks, on the device and before anything is read through it, at what only the device can see. A request
+// with a fault is masked: its rows get out 0 and lse -inf, none of its KV is read, and the other requests come out as if it
+// had neither rows nor tokens. Where qo_indptr is at fault, "its rows" are those between its entries that no sound request has.
+// What a fault leaves unknown is not looked at: after ROWS nothing else of the request, after LENGTH and TABLE nothing that they locate.
+
+// X(name, array, what would have been right).
+#define DW_FAULT_MAP(X)                                                                   \
+  X(REQUEST, "requests", "no fault")                                                      \
+  X(ROWS, "qo_indptr", "ascending, within total_q, at most width rows a request")         \
+  X(LENGTH, "kv_len", "0 or more, and with the drafts at most bounds.kv_len")             \
+  X(TABLE, "block_table or kv_indptr", "an entry for each page or token that is read")    \
+  X(PAGE, "block_table or kv_indices", "pages or slots inside the pool of kv_pages")      \
+  X(DRAFT_SLOT, "draft_slots", "slots inside the pool of kv_pages")                       \
+  X(PARENT, "mask (parents)", "-2, -1 or an earlier node that is not dead")               \
+  X(MASK_SIZE, "mask_indptr", "rows x (prefix + rows) bytes a request, within mask_size") \
+  X(BIAS, "mask (bias)", "0 or -inf")                                                     \
+  X(POSITION, "positions", "not below the prefix")
+
+typedef enum dw_fault {
+#define X(name, array, sound) DW_FAULT_##name,
+  DW_FAULT_MAP(X)
+#undef X
+    DW_FAULTS
+} dw_fault;
+
+// The report has four words for each kind of fault, from DW_FAULT_WORDS x kind on: how many there were, and of one of them its
+// request, its place and what was found there (as int32, held to its range). That one is the fault at the lowest place of the
+// request that was counted first.
+//
+//   kind         counts             place                            found
+//   REQUEST      masked requests    0                                0
+//   ROWS         requests           entry of qo_indptr               the entry
+//   LENGTH       requests           bounds.kv_len                    kv_len
+//   TABLE        requests           tokens the request reads         tokens its table row or list has; -1: no valid list
+//   PAGE         pages or slots     column, or token of the request  page or slot
+//   DRAFT_SLOT   slots              node                             slot
+//   PARENT       nodes              node                             parent
+//   MASK_SIZE    requests           bytes the request's mask has     bytes there; -1: no valid start and end
+//   BIAS         elements           node                             bits of the float
+//   POSITION     nodes              node                             position
+//
+// Launches add to a report and never reset it: zero it first.
+#define DW_FAULT_WORDS 4
+#define DW_REPORT_WORDS (DW_FAULT_WORDS * DW_FAULTS)
+
+// What a report says once it is on the host: DW_OK, or DW_BAD_ARGUMENT with the first kind of fault in it, e.g. "block_table or
+// kv_indices: found 4711 for request 3 at 17, allowed pages or slots inside the pool of kv_pages: 1 such; 1 requests were masked".
+DW_API dw_status dw_report_check(const uint32_t *report, dw_error *error);
 
 #ifdef __cplusplus
 }

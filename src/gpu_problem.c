@@ -206,7 +206,8 @@ static int64_t full_gap(const dw__gpu_spec *spec) { return spec->strided ? 7 : 0
 static size_t mask_bytes(const dw__gpu_spec *spec) {
   int64_t width = width_of(spec), rows = spec->batch * width;
   switch (spec->mask_kind) {
-    case DW_MASK_NONE: return 0;
+    case DW_MASK_NONE:
+    case DW_MASK_STATIC: return 0;
     case DW_MASK_PARENTS: return 4 * (size_t)rows;
     case DW_MASK_BITS: return 4 * (size_t)(rows * mask_words(spec));
     case DW_MASK_BYTES_FULL: return (size_t)(rows * ((int64_t)spec->longest + width) + (spec->batch + 1) * full_gap(spec));
@@ -223,7 +224,7 @@ static dw_status make_tables(dw__gpu_problem *problem, dw_error *error) {
   dw_status status = table_make(problem->gpu, &problem->kv_len, 4 * batch, error);
   if (!status && spec->ragged) status = table_make(problem->gpu, &problem->qo_indptr, 4 * (batch + 1), error);
   if (!status && spec->addressing == DW_CSR) status = table_make(problem->gpu, &problem->kv_indptr, 4 * (batch + 1), error);
-  if (!status && spec->mask_kind != DW_MASK_NONE) status = table_make(problem->gpu, &problem->mask, mask_bytes(spec), error);
+  if (!status && mask_bytes(spec)) status = table_make(problem->gpu, &problem->mask, mask_bytes(spec), error);
   if (!status && spec->mask_kind == DW_MASK_BYTES_FULL)
     status = table_make(problem->gpu, &problem->mask_indptr, 8 * (batch + 1), error);
   if (!status && spec->positions) status = table_make(problem->gpu, &problem->positions, 4 * rows, error);
@@ -447,7 +448,8 @@ static void write_request_mask(dw__gpu_problem *problem, uint64_t seed, int b, i
   char *host = problem->mask.host;
   int64_t *indptr = (int64_t *)problem->mask_indptr.host, matrix = b * matrix_size(spec);
   switch (spec->mask_kind) {
-    case DW_MASK_NONE: break;
+    case DW_MASK_NONE:
+    case DW_MASK_STATIC: break;
     case DW_MASK_PARENTS: memcpy((int32_t *)host + row, parents, (size_t)nodes * sizeof *parents); break;
     case DW_MASK_BITS: write_bits(view, nodes, mask_words(spec), (uint32_t *)host + row * mask_words(spec)); break;
     case DW_MASK_BYTES_QLEN: write_bytes(&state, view, nodes, matrix_row(spec), (unsigned char *)host + matrix); break;
@@ -492,7 +494,7 @@ static dw_status write_mask(dw__gpu_problem *problem, uint64_t seed, dw_error *e
   return status;
 }
 
-// Positions need not follow the tree. Sinks around the size of scores.
+// Positions need not follow the tree. Sinks around the size of scores, some none, some that take nearly all.
 static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
   uint64_t state = stream(seed, STREAM_SCALARS, 0);
   int32_t *positions = (int32_t *)problem->positions.host;
@@ -501,7 +503,10 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
   for (int b = 0; b < problem->spec.batch && positions; b++)
     for (int i = 0; i < problem->rows[b]; i++)
       *positions++ = committed(problem, b) + dw__random_below(&state, problem->rows[b] + 3);
-  for (int h = 0; h < problem->spec.shape.heads && sinks; h++) sinks[h] = (float)(2 * dw__random_normal(&state));
+  for (int h = 0; h < problem->spec.shape.heads && sinks; h++) {
+    int draw = dw__random_below(&state, 8);
+    sinks[h] = draw == 0 ? -INFINITY : draw == 1 ? 20 : (float)(2 * dw__random_normal(&state));
+  }
 }
 
 // ---- writing: places ------------------------------------------------------------------------------------------
@@ -666,6 +671,7 @@ dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
   args.kv_indices = problem->sets[set].indices.device;
   args.draft_slots = problem->sets[set].drafts.device;
   args.block_table = problem->sets[set].pages.device;
+  args.kv_pages = (int)(problem->pool_tokens / problem->spec.shape.page);
   if (problem->spec.strided) return args;
   // Tight ones are left to the callee to fill in.
   args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;

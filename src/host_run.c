@@ -112,7 +112,7 @@ static dw_status workspace_check(const workspace *space, dw_error *error) {
 
 // ---- run ------------------------------------------------------------------------------------------------------
 
-#define BUFFERS_MAX 20
+#define BUFFERS_MAX 32
 typedef struct buffers {
   dw_host_buffer list[BUFFERS_MAX];
   size_t count;
@@ -122,8 +122,8 @@ static void add(buffers *all, const void *data, size_t size, unsigned flags) {
   if (data && size) all->list[all->count++] = (dw_host_buffer){data, size, flags};
 }
 
-// What a kernel of a call does in the workspace, which holds the partial results and then the packed mask.
-typedef enum stage { PACK, ATTEND, MERGE } stage;
+// What a kernel of a call does in the workspace, which holds the partial results, the packed mask and what the check found.
+typedef enum stage { CHECK, PACK, ATTEND, MERGE } stage;
 
 typedef struct call {
   const dw__host_kernel *kernel;
@@ -144,6 +144,7 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   const unsigned write = DW_HOST_BUFFER_WRITE, previous = DW_HOST_BUFFER_PREVIOUS_GRID;
   unsigned before = now->launched ? 0 : previous;
   size_t batch = (size_t)args->batch, partial = now->plan->partial_bytes + now->plan->lse_bytes;
+  size_t faults = now->plan->faults_bytes, packed = now->space->size - partial - faults;
   add(all, args->q, problem->q_bytes, before);
   add(all, args->out, problem->out_bytes, before | write);
   add(all, args->lse, problem->lse_bytes, before | write);
@@ -161,7 +162,9 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->sinks, (size_t)now->kernel->shape.heads * sizeof(float), before);
   add(all, args->mask_indptr, (batch + 1) * sizeof(int64_t), before);
   add(all, now->space->start, partial, at == ATTEND ? before | write : previous);
-  add(all, now->space->start + partial, now->space->size - partial, at == PACK ? before | write : previous);
+  add(all, now->space->start + partial, packed, at == PACK ? before | write : previous);
+  add(all, now->space->start + partial + packed, faults, at == CHECK ? write : 0);
+  add(all, args->report, at == CHECK ? DW_REPORT_WORDS * sizeof(uint32_t) : 0, write);
 }
 
 // As dw_launch does: whether the first kernel is dependent is the call's choice, of the others the plan's.
@@ -191,11 +194,16 @@ static dw_status launch(call *now, const dw__plan_kernel *planned, stage at, con
 }
 
 static dw_status launch_all(call *now, const dw_bounds *bounds, const dw_args *args, dw_error *error) {
-  dw_params params, pack;
+  dw_params params, pack, check;
   const dw__host_kernel *kernel = now->kernel;
   const dw__plan *plan = now->plan;
   dw__plan_params(&kernel->shape, &kernel->variant, bounds, plan, args, &params, &pack);
-  dw_status status = params.mask != args->mask ? launch(now, &plan->pack, PACK, &pack, error) : DW_OK;
+  dw_status status = DW_OK;
+  if (plan->check.entry) {
+    dw__plan_check_params(&kernel->shape, &kernel->variant, bounds, plan, args, &check);
+    status = launch(now, &plan->check, CHECK, &check, error);
+  }
+  if (!status && params.mask != args->mask) status = launch(now, &plan->pack, PACK, &pack, error);
   for (int i = 0; i < plan->count && !status; i++) status = launch(now, &plan->kernels[i], i ? MERGE : ATTEND, &params, error);
   return status;
 }

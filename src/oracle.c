@@ -115,6 +115,10 @@ static bool view_of(const dw_shape *shape, const dw_args *args, const dw__reques
     for (int node = row; node >= 0; node = parents[node]) view[node] = parents[row] != -2;
     return parents[row] != -2;
   }
+  if (args->mask_kind == DW_MASK_STATIC) {
+    for (int node = row; node >= 0; node = shape->tree[node]) view[node] = 1;
+    return true;
+  }
   int64_t at = mask_row(shape, args, request, row);
   for (int j = 0; j < request->rows; j++) view[j] = says(args, at, row, j);
   return true;
@@ -542,9 +546,12 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
   if (shape->head_dim_qk == shape->head_dim_v && (args->q_rope || args->kv_rope))
     return dw__fail(error, DW_BAD_ARGUMENT, args->q_rope ? "q_rope" : "kv_rope", "a pointer", "NULL",
                     "qk is v: no part lies apart");
-  if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_BIAS_F32)
-    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)args->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
+  if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_STATIC)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)args->mask_kind, "DW_MASK_NONE to DW_MASK_STATIC",
                         "the form of the mask");
+  if (args->mask_kind == DW_MASK_STATIC && !shape->tree_nodes)
+    return dw__fail(error, DW_BAD_ARGUMENT, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree",
+                    "the shape has no tree");
   const struct {
     const char *name;
     const void *pointer;
@@ -556,7 +563,7 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
     {"kv_indptr", args->kv_indptr, args->addressing == DW_CSR},
     {"kv_indices", args->kv_indices, args->addressing == DW_CSR},
     {"block_table", args->block_table, args->addressing == DW_BLOCK_TABLE},
-    {"mask", args->mask, args->mask_kind != DW_MASK_NONE && !args->drafts_elsewhere},
+    {"mask", args->mask, args->mask_kind != DW_MASK_NONE && args->mask_kind != DW_MASK_STATIC && !args->drafts_elsewhere},
     {"mask_indptr", args->mask_indptr, args->mask_kind == DW_MASK_BYTES_FULL && !args->drafts_elsewhere},
   };
   for (size_t i = 0; i < DW__COUNT(pointers); i++)

@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,16 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
   return DW_OK;
 }
 
+// Workspace: [partials][their lse][packed mask][faults of the requests], each 256-byte aligned.
+static void finish(const dw_variant *variant, const dw_bounds *bounds, size_t packed_bytes, dw__plan *plan) {
+  if (variant->checked) {
+    plan->check =
+      (dw__plan_kernel){.entry = "dw_check", .grid = {(unsigned)bounds->batch, 1, 1}, .block = 128, .dynamic_shared = 4 * 16};
+    plan->faults_bytes = align_up((size_t)bounds->batch * sizeof(unsigned), 256);
+  }
+  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed_bytes + plan->faults_bytes;
+}
+
 static void add_combine(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan) {
   const long long units = (long long)max_rows(shape) * shape->head_dim_v;
   dw__plan_kernel *k = &plan->kernels[plan->count++];
@@ -74,6 +85,7 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
     main->grid[0] = (unsigned)dw__ceil_div(rows, 4);
     main->grid[1] = (unsigned)bounds->batch;
     main->grid[2] = 1;
+    finish(variant, bounds, 0, plan);
     return DW_OK;
   }
   main->grid[0] = (unsigned)split.groups;
@@ -85,12 +97,10 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
   plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128};
 
-  // Workspace: [partials][their lse][packed mask], each 256-byte aligned.
   const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
   plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_ROWSPLIT ? 2 : 4), 256);
   plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
-  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes;
-  if (packs_by_itself(shape)) plan->workspace_bytes += align_up((size_t)words * 4, 256);
+  finish(variant, bounds, packs_by_itself(shape) ? align_up((size_t)words * 4, 256) : 0, plan);
   return DW_OK;
 }
 
@@ -161,6 +171,10 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
                      p->mask_kind != DW_P_MASK_BITS;
   p->dependent = a->overlap_prologue && !packs && shape->target >= 90;  // sm_90 can first
   p->early_launch = plan->early_launch;
+  if (variant->checked) {  // dw_check comes first, in order
+    p->dependent = 0;
+    p->faults = (unsigned *)((uint8_t *)a->workspace + plan->workspace_bytes - plan->faults_bytes);
+  }
   if (variant->family == DW_REFERENCE) return;
 
   uint8_t *workspace = a->workspace;
@@ -179,6 +193,17 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_row_stride = mask_words(shape);
 }
 
+void dw__plan_check_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
+                           const dw_args *a, dw_params *p) {
+  dw_variant as_given = *variant;  // reference takes every mask as the caller has it
+  as_given.family = DW_REFERENCE;
+  dw__plan_params(shape, &as_given, bounds, plan, a, p, NULL);
+  p->report = a->report;
+  p->pool_pages = a->kv_pages;
+  p->kv_len_most = bounds->kv_len;
+  p->mask_size = a->mask_size;
+}
+
 int dw__target_sm_count(int target) {
   switch (target) {
     case 120: return 188;  // RTX PRO 6000
@@ -191,6 +216,12 @@ int dw__target_sm_count(int target) {
     default: return 108;
   }
 }
+
+#define X(name, array, sound) \
+  static_assert((int)DW_P_FAULT_##name == (int)DW_FAULT_##name, "kinds of fault are the same on host and device");
+DW_FAULT_MAP(X)
+#undef X
+static_assert(DW_P_FAULT_WORDS == DW_FAULT_WORDS, "the report is the same on host and device");
 
 // ---- argument checks ------------------------------------------------------------------------------------------
 
@@ -214,6 +245,16 @@ static dw_status need_stride(int64_t value, const char *field, int64_t least, in
   if (value * size % 16)
     return dw__fail_int(e, DW_BAD_ARGUMENT, field, value, "a multiple of 16 bytes", "rows are copied 16 bytes at a time");
   return DW_OK;
+}
+
+// Vectors of `size` elements, [rows, heads] or the other way round, must not share elements. Strides as the kernels use them.
+static dw_status need_apart(int64_t rows, int64_t row_stride, const char *field, int heads, int64_t head_stride, int size,
+                            dw_error *e) {
+  const double row = (double)(heads - 1) * (double)head_stride + size, head = (double)(rows - 1) * (double)row_stride + size;
+  if (rows <= 1 || (double)row_stride >= row || (double)head_stride >= head) return DW_OK;
+  char allowed[64];
+  snprintf(allowed, sizeof allowed, "%.0f or more", row);
+  return dw__fail_int(e, DW_BAD_ARGUMENT, field, row_stride, allowed, "rows would overlap: each has %d heads", heads);
 }
 
 // The part of q or of a token that may lie apart.
@@ -287,6 +328,7 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
   TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, 2, e));
   const int64_t token = or_default(a->kv_token_stride, record);
   TRY(need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, 2, e));
+  TRY(need_range(a->kv_pages, "kv_pages", 0, INT32_MAX, "pages in the pool, 0 where they are not known", e));
   TRY(need(a->kv_len, "kv_len", 4, e));
   TRY(need_range((int)a->addressing, "addressing", 0, 1, "DW_CSR or DW_BLOCK_TABLE", e));
   if (a->addressing == DW_BLOCK_TABLE) {
@@ -310,14 +352,41 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
   return DW_OK;
 }
 
+// Bytes of the mask that a call may read, as far as host values say: with BYTES_FULL at least so many.
+static double mask_bytes(const dw_shape *shape, const dw_args *a) {
+  const int width = a->width ? a->width : shape->width;
+  const double rows = a->total_q ? a->total_q : (double)a->batch * width;
+  const double row = (double)or_default(a->mask_row_stride, a->mask_kind == DW_MASK_BITS ? dw__ceil_div(width, 32) : width);
+  switch (a->mask_kind) {
+    case DW_MASK_PARENTS: return rows * 4;
+    case DW_MASK_BITS: return rows > 0 ? ((rows - 1) * row + (double)dw__ceil_div(width, 32)) * 4 : 0;
+    case DW_MASK_BYTES_FULL: return a->qo_indptr ? rows : rows * width;
+    default: break;
+  }
+  const double request = a->mask_shared ? 0 : a->mask_request_stride ? (double)a->mask_request_stride : width * row;
+  return ((a->batch - 1) * request + (width - 1) * row + width) * (a->mask_kind == DW_MASK_BIAS_F32 ? 4 : 1);
+}
+
+static dw_status check_mask_size(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  TRY(need_range(a->mask_size, "mask_size", 0, INT64_MAX, "bytes at mask, 0 where they are not known", e));
+  const double bytes = mask_bytes(shape, a);
+  if (!a->mask_size || (double)a->mask_size >= bytes) return DW_OK;
+  char allowed[64];
+  snprintf(allowed, sizeof allowed, "%.0f or more", bytes);
+  return dw__fail_int(e, DW_BAD_ARGUMENT, "mask_size", a->mask_size, allowed, "the call's rows need a mask of so many bytes");
+}
+
 static dw_status check_mask(const dw_shape *shape, const dw_args *a, dw_error *e) {
   const int width = a->width ? a->width : shape->width;
-  TRY(need_range((int)a->mask_kind, "mask_kind", 0, DW_MASK_BIAS_F32, "DW_MASK_NONE to DW_MASK_BIAS_F32", e));
-  if (a->mask_kind == DW_MASK_NONE || a->drafts_elsewhere) return DW_OK;
+  TRY(need_range((int)a->mask_kind, "mask_kind", 0, DW_MASK_STATIC, "DW_MASK_NONE to DW_MASK_STATIC", e));
+  if (a->mask_kind == DW_MASK_STATIC && !shape->tree_nodes)
+    return dw__fail(e, DW_BAD_ARGUMENT, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree",
+                    "the shape has no tree in its code");
+  if (a->mask_kind == DW_MASK_NONE || a->mask_kind == DW_MASK_STATIC || a->drafts_elsewhere) return DW_OK;
   const bool bytes = a->mask_kind == DW_MASK_BYTES_QLEN || a->mask_kind == DW_MASK_BYTES_FULL;
   TRY(need(a->mask, "mask", bytes ? 1 : 4, e));
-  if (a->mask_kind == DW_MASK_BYTES_FULL) return need(a->mask_indptr, "mask_indptr", 8, e);
-  if (a->mask_kind == DW_MASK_PARENTS) return DW_OK;
+  if (a->mask_kind == DW_MASK_BYTES_FULL) TRY(need(a->mask_indptr, "mask_indptr", 8, e));
+  if (a->mask_kind == DW_MASK_BYTES_FULL || a->mask_kind == DW_MASK_PARENTS) return check_mask_size(shape, a, e);
   const bool bits = a->mask_kind == DW_MASK_BITS;
   const int64_t least = bits ? dw__ceil_div(width, 32) : width;
   if (a->mask_row_stride)
@@ -326,7 +395,7 @@ static dw_status check_mask(const dw_shape *shape, const dw_args *a, dw_error *e
   if (!bits && !a->mask_shared && a->mask_request_stride)
     TRY(need_range(a->mask_request_stride, "mask_request_stride", (width - 1) * or_default(a->mask_row_stride, least) + width,
                    INT64_MAX / 4, "a request's matrix has width rows", e));
-  return DW_OK;
+  return check_mask_size(shape, a, e);
 }
 
 static dw_status check_scalars(const dw_args *a, dw_error *e) {
@@ -355,6 +424,19 @@ static dw_status check_scalars(const dw_args *a, dw_error *e) {
   return DW_OK;
 }
 
+static dw_status check_apart(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const int64_t rows = a->total_q ? a->total_q : (int64_t)a->batch * (a->width ? a->width : shape->width);
+  const int heads = shape->heads, rope = shape->head_dim_qk - shape->head_dim_v;
+  const int q_part = a->q_rope ? shape->head_dim_v : shape->head_dim_qk;
+  const int64_t q_head = or_default(a->q_head_stride, q_part), rope_head = or_default(a->q_rope_head_stride, rope);
+  const int64_t out_head = or_default(a->out_head_stride, shape->head_dim_v);
+  TRY(need_apart(rows, or_default(a->q_row_stride, heads * q_head), "q_row_stride", heads, q_head, q_part, e));
+  if (a->q_rope)
+    TRY(need_apart(rows, or_default(a->q_rope_row_stride, heads * rope_head), "q_rope_row_stride", heads, rope_head, rope, e));
+  return need_apart(rows, or_default(a->out_row_stride, heads * out_head), "out_row_stride", heads, out_head, shape->head_dim_v,
+                    e);
+}
+
 dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *a, dw_error *e) {
   if (a->size != sizeof(dw_args))
     return dw__fail_int(e, DW_BAD_ARGUMENT, "size", (long long)a->size, "sizeof(dw_args)",
@@ -372,12 +454,14 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   TRY(need(a->out, "out", 16, e));
   TRY(need_stride(a->out_head_stride, "out_head_stride", shape->head_dim_v, out_bytes, e));
   TRY(need_stride(a->out_row_stride, "out_row_stride", shape->head_dim_v, out_bytes, e));
+  TRY(check_apart(shape, a, e));
   if (a->lse) {
     TRY(need(a->lse, "lse", 4, e));
     if (a->lse_row_stride)
       TRY(need_range(a->lse_row_stride, "lse_row_stride", shape->heads, INT64_MAX / 4, "rows would overlap", e));
   }
   if (a->qo_indptr) TRY(need(a->qo_indptr, "qo_indptr", 4, e));
+  if (a->report) TRY(need(a->report, "report", 4, e));
   TRY(check_kv(shape, a, e));
   TRY(check_mask(shape, a, e));
   TRY(check_scalars(a, e));

@@ -19,14 +19,16 @@ typedef struct dw__plan_kernel {
 } dw__plan_kernel;
 
 typedef struct dw__plan {
-  int groups, ranges, all_ranges;                    // see dw_params
-  size_t partial_bytes, lse_bytes, workspace_bytes;  // workspace: partials, their lse, the packed mask
+  int groups, ranges, all_ranges;  // see dw_params
+  // Workspace: partials, their lse, the packed mask; of checked variants the faults of each request, at its end.
+  size_t partial_bytes, lse_bytes, faults_bytes, workspace_bytes;
   int early_launch;
   dw_call call;  // what the kernels take for granted; calls that break it are refused
   int features;  // what they have code for; calls that need more are refused
   int count;     // kernels of a call, in launch order, for masks that need no packing
   dw__plan_kernel kernels[DW__PLAN_KERNELS];
-  dw__plan_kernel pack;  // packs a mask to BITS; entry NULL where the main kernel takes every mask itself
+  dw__plan_kernel check;  // of checked variants, before all others; else entry NULL
+  dw__plan_kernel pack;   // packs a mask to BITS; entry NULL where the main kernel takes every mask itself
 } dw__plan;
 
 // bounds->sm_count must be set (> 0).
@@ -37,6 +39,9 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
 // pack_params (if not NULL) is what the pack kernel takes.
 void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
                      const dw_args *args, dw_params *params, dw_params *pack_params);
+// What the check kernel takes: the mask as the caller has it.
+void dw__plan_check_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
+                           const dw_args *args, dw_params *params);
 // Host-side argument checks (dw_args_check without a kernel).
 dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *args,
                          dw_error *error);

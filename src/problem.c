@@ -44,9 +44,12 @@ static dw_status check_rope(const dw__problem_spec *spec, dw_error *error) {
 static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
   if (spec->width < 0 || spec->width > spec->shape.width)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "width", spec->width, "0 to the shape's", "rows a request");
-  if ((int)spec->mask_kind < 0 || spec->mask_kind > DW_MASK_BIAS_F32)
-    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)spec->mask_kind, "DW_MASK_NONE to DW_MASK_BIAS_F32",
+  if ((int)spec->mask_kind < 0 || spec->mask_kind > DW_MASK_STATIC)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)spec->mask_kind, "DW_MASK_NONE to DW_MASK_STATIC",
                         "the form of the mask");
+  if (spec->mask_kind == DW_MASK_STATIC && !spec->shape.tree_nodes)
+    return dw__fail(error, DW_BAD_ARGUMENT, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree",
+                    "the shape has no tree");
   if (spec->mask_shared && (!is_matrix(spec->mask_kind) || !spec->one_tree))
     return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_shared", spec->mask_shared, "0, or one_tree and BYTES_QLEN or BIAS_F32",
                         "one matrix for all requests");
@@ -389,6 +392,7 @@ static void make_rows_of_words(maker *make) {
 static void make_mask(maker *make) {
   const dw__problem_spec *spec = &make->problem->spec;
   dw_mask kind = spec->mask_kind;
+  if (kind == DW_MASK_STATIC) return;
   if (spec->drafts_elsewhere && kind != DW_MASK_NONE) make->problem->args.mask = array(make, 0, &make->problem->mask_bytes);
   else if (kind == DW_MASK_PARENTS || kind == DW_MASK_BITS) make_rows_of_words(make);
   else if (kind != DW_MASK_NONE) make_matrices(make);
@@ -561,6 +565,8 @@ static void make_scalars(maker *make) {
   problem->args.lengths_include_drafts = spec->lengths_include_drafts;
   problem->args.drafts_elsewhere = spec->drafts_elsewhere;
   problem->args.mask_kind = spec->mask_kind;
+  problem->args.mask_size = (int64_t)problem->mask_bytes;
+  problem->args.kv_pages = make->pages;
   problem->args.window = spec->window;
   problem->args.soft_cap = spec->soft_cap;
   problem->args.lse_base_e = spec->lse_base_e;

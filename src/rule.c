@@ -93,7 +93,6 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
     return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: there is no part to lie apart");
   if (s->head_dim_qk % 32) return no(e, "qk", s->head_dim_qk, "a multiple of 32", "a warp shares a row");
   if (s->head_dim_v % 32) return no(e, "v", s->head_dim_v, "a multiple of 32", "a warp shares a row");
-  if (v->checked) return no(e, "checked", v->checked, "0", "checked builds are not there yet");
   if (v->family == DW_REFERENCE) {
     if (v->combine != DW_COMBINE_NONE)
       return dw__fail(e, DW_NOT_APPLICABLE, "combine", v->combine == DW_COMBINE_FEW ? "few" : "many", "none",

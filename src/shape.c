@@ -1,5 +1,6 @@
 // What is asked: parse, print, check, presets. The fields are one table, `shape_fields`.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "field.h"
@@ -48,6 +49,24 @@ static dw__fields grammar(dw_attention attention) {
 
 // ---- check ----------------------------------------------------------------------------------------------------
 
+static dw_status check_tree(const dw_shape *shape, dw_error *error) {
+  const int nodes = shape->tree_nodes, most = (int)DW__COUNT(shape->tree);
+  char field[32], allowed[64];
+  if (nodes && (nodes != shape->width || nodes > most)) {
+    snprintf(allowed, sizeof allowed, "0, or the width, %d%s", shape->width,
+             shape->width > most ? ", where it is at most 64" : "");
+    return dw__fail_int(error, DW_BAD_SHAPE, "tree", nodes, allowed, "nodes of the tree in the code");
+  }
+  for (int i = 0; i < most; i++) {
+    snprintf(field, sizeof field, "tree[%d]", i);
+    if (i < nodes) snprintf(allowed, sizeof allowed, "-1 to %d", i - 1);
+    else snprintf(allowed, sizeof allowed, "0");
+    if (i < nodes ? shape->tree[i] < -1 || shape->tree[i] >= i : shape->tree[i] != 0)
+      return dw__fail_int(error, DW_BAD_SHAPE, field, shape->tree[i], allowed, "a node's parent comes before it");
+  }
+  return DW_OK;
+}
+
 // What the range of one field cannot say: how two of them go together.
 static dw_status check_pairs(const dw_shape *shape, dw_error *error) {
   char allowed[64];
@@ -58,6 +77,8 @@ static dw_status check_pairs(const dw_shape *shape, dw_error *error) {
     return dw__fail_int(error, DW_BAD_SHAPE, "head_dim_v", shape->head_dim_v, allowed,
                         "V is the first part of a token's record");
   }
+  dw_status status = check_tree(shape, error);
+  if (status) return status;
   if (shape->heads % shape->kv_heads != 0) {
     snprintf(allowed, sizeof allowed, "a divisor of heads, %d", shape->heads);
     return dw__fail_int(error, DW_BAD_SHAPE, "kv_heads", shape->kv_heads, allowed, "each KV head serves as many query heads");
@@ -141,9 +162,51 @@ static dw_status parse_preset(const char *preset, const char *rest, dw_shape *sh
   return status;
 }
 
-dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error) {
-  if (!text || !shape) return dw__fail(error, DW_BAD_ARGUMENT, text ? "shape" : "text", "NULL", "not NULL", "nothing to parse");
-  dw_shape parsed;
+static char *find_tree(const char *text) {
+  char *found = strstr(text, ",tree=");
+  return found ? found : strstr(text, ":tree=");
+}
+
+// "r.0.0.1": cut out of the text, which is then without it.
+static dw_status parse_tree(char *text, dw_shape *shape, dw_error *error) {
+  char *start = find_tree(text);
+  char *at = start + strlen(",tree=");
+  int nodes = 0;
+  for (bool more = true; more; nodes++) {
+    char *end = at + 1;
+    const long parent = *at == 'r' ? -1 : strtol(at, &end, 10);
+    const bool number = *at == 'r' || (*at >= '0' && *at <= '9');
+    if (!number || parent > 127 || nodes == (int)DW__COUNT(shape->tree) || (*end && *end != ',' && *end != '.')) {
+      char found[64];
+      snprintf(found, sizeof found, "%.*s", (int)strcspn(at, ",."), at);
+      return dw__fail(error, DW_BAD_SHAPE, "tree", found,
+                      "r or the number of an earlier node, up to 64 of them with dots between", "the parent of each node");
+    }
+    shape->tree[nodes] = (signed char)parent;
+    more = *end == '.';
+    at = more ? end + 1 : end;
+  }
+  shape->tree_nodes = nodes;
+  if (*start == ':') start++, at += *at == ',';  // the first field: the next one follows the colon
+  memmove(start, at, strlen(at) + 1);
+  return DW_OK;
+}
+
+dw_status dw_shape_parse(const char *given, dw_shape *shape, dw_error *error) {
+  if (!given || !shape)
+    return dw__fail(error, DW_BAD_ARGUMENT, given ? "shape" : "text", "NULL", "not NULL", "nothing to parse");
+  char rest[2 * DW_TEXT_MAX];
+  const char *text = given;
+  dw_shape parsed, tree = {0};
+  if (find_tree(given)) {
+    if (strlen(given) >= sizeof rest)
+      return dw__fail_int(error, DW_BAD_SHAPE, "text", (long long)strlen(given), "up to 1023 characters",
+                          "the shape is too long");
+    memcpy(rest, given, strlen(given) + 1);
+    const dw_status cut = parse_tree(rest, &tree, error);
+    if (cut) return cut;
+    text = rest;
+  }
   uint32_t seen = 0;
   size_t name = strcspn(text, ",");
   const char *preset = preset_text(text, name);
@@ -151,6 +214,8 @@ dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error) {
     preset ? parse_preset(preset, text + name, &parsed, &seen, error) : parse_full(text, &parsed, &seen, error);
   if (status) return status;
   if (!(seen & BIT(out))) parsed.out = parsed.q;
+  parsed.tree_nodes = tree.tree_nodes;
+  memcpy(parsed.tree, tree.tree, sizeof parsed.tree);
   status = dw_shape_check(&parsed, error);
   if (status == DW_OK) *shape = parsed;
   return status;
@@ -181,6 +246,11 @@ size_t dw_shape_print(const dw_shape *shape, char *text, size_t n) {
     dw__text_printf(&out, "%s", before);
     dw__field_print(field, shape, &out);
     before = ",";
+  }
+  for (int i = 0; i < shape->tree_nodes && i < (int)DW__COUNT(shape->tree); i++) {
+    dw__text_printf(&out, "%s", i ? "." : ",tree=");
+    if (shape->tree[i] < 0) dw__text_printf(&out, "r");
+    else dw__text_printf(&out, "%d", shape->tree[i]);
   }
   return out.size;
 }

@@ -16,7 +16,7 @@ typedef struct dw_tool_fill_params {
 } dw_tool_fill_params;
 
 enum { DW_T_CSR = 0, DW_T_TABLE = 1 };
-enum { DW_T_NONE = 0, DW_T_PARENTS = 1, DW_T_BITS = 2, DW_T_BYTES_QLEN = 3, DW_T_BYTES_FULL = 4, DW_T_BIAS = 5 };
+enum { DW_T_NONE = 0, DW_T_PARENTS = 1, DW_T_BITS = 2, DW_T_BYTES_QLEN = 3, DW_T_BYTES_FULL = 4, DW_T_BIAS = 5, DW_T_STATIC = 6 };
 
 // dw_oracle64 and dw_plain: grid (vectors of a request / DW_T_BLOCK_VECTORS, chunks, batch), DW_T_THREADS threads.
 // dw_oracle64_merge (of both) and dw_tool_compare: grid (vectors of a request / DW_T_WARPS, batch), DW_T_THREADS threads.
@@ -48,6 +48,7 @@ typedef struct dw_oracle_params {
   int addressing, index64, mask_kind, lengths_include_drafts, drafts_elsewhere;
   int rounded;            // merge: the plain result, rounded to the output type
   int kv_f16, out_dtype;  // 0 bf16, 1 fp16, 2 fp32
+  unsigned long long static_sees[64];  // DW_T_STATIC: bit j of node i: i sees draft j
 } dw_oracle_params;
 
 // One vector beside its answers.

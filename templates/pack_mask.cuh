@@ -20,6 +20,11 @@ extern "C" __global__ void __launch_bounds__(128) dw_pack_mask(const __grid_cons
   } else {
     b = q_row / p.width;
   }
-  const Request r = load_request(p, b);
-  ((u32 *)p.out)[q_row * p.out_row_stride + word] = mask_bits(p, r, q_row - r.first_row, word * 32);
+  if (CHECKED) b = owner_of(p, q_row, b);
+  u32 bits = 0;
+  if (!CHECKED || b >= 0) {  // else of no request, or of a masked one
+    const Request r = load_request(p, b);
+    bits = mask_bits(p, r, q_row - r.first_row, word * 32);
+  }
+  ((u32 *)p.out)[q_row * p.out_row_stride + word] = bits;
 }

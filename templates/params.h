@@ -7,7 +7,13 @@ enum { DW_P_CSR = 0, DW_P_BLOCK_TABLE = 1 };                // dw_params.address
 // dw_params.mask_kind, as dw_mask; PACKED: PARENTS packed to bits, a dead node's row is empty.
 enum {
   DW_P_MASK_NONE = 0, DW_P_MASK_PARENTS = 1, DW_P_MASK_BITS = 2, DW_P_MASK_BYTES_QLEN = 3, DW_P_MASK_BYTES_FULL = 4,
-  DW_P_MASK_BIAS_F32 = 5, DW_P_MASK_PACKED = 6
+  DW_P_MASK_BIAS_F32 = 5, DW_P_MASK_STATIC = 6, DW_P_MASK_PACKED = 7
+};
+// Kinds of fault, as dw_fault; words of the report for each.
+enum {
+  DW_P_FAULT_REQUEST = 0, DW_P_FAULT_ROWS = 1, DW_P_FAULT_LENGTH = 2, DW_P_FAULT_TABLE = 3, DW_P_FAULT_PAGE = 4,
+  DW_P_FAULT_DRAFT_SLOT = 5, DW_P_FAULT_PARENT = 6, DW_P_FAULT_MASK_SIZE = 7, DW_P_FAULT_BIAS = 8, DW_P_FAULT_POSITION = 9,
+  DW_P_FAULT_WORDS = 4
 };
 enum { DW_P_SPLIT_AUTO = 0, DW_P_SPLIT_FIXED = 1 };         // dw_params.split_mode
 
@@ -60,11 +66,15 @@ typedef struct dw_params {
   long long out_row_stride, out_head_stride;
   float *lse;              // [total_q, heads] or null
   long long lse_row_stride;
-  unsigned *report;        // checked builds: counts of bad rows by kind, else null
+  unsigned *report;        // checked builds: counts of faults by kind, or null
   int total_q;             // rows of q in all, for checks
   int group_tiles, group_more;  // row tiles of a group where a request has `width` rows: each, and one more for the first few
   int out_dtype;           // as dw_dtype
-  int pool_pages;          // checked builds: pages in the pool (0: unknown)
+  // Checked builds:
+  int pool_pages;          // pages in the pool (0: unknown)
+  int kv_len_most;         // the bound on a request's tokens
+  long long mask_size;     // BYTES_FULL: bytes (0: unknown)
+  unsigned *faults;        // workspace: [batch] what is wrong with a request, a bit a kind; not 0: it is masked
 } dw_params;
 
 #endif

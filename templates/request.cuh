@@ -25,6 +25,7 @@ DEV bool fixed_split(const dw_params &p) { return !CALL_TABLE && p.split_mode ==
 
 // `len` is kv_len[b].
 DEV Request load_request(const dw_params &p, int b, int len) {
+  if (CHECKED && masked(p, b)) return Request{b};
   Request r;
   r.index = b;
   if (rows_vary(p)) {
@@ -134,6 +135,7 @@ DEV u32 elements_bits(const dw_params &p, const Request &r, int node, int base) 
 DEV u32 mask_bits(const dw_params &p, const Request &r, int node, int base) {
   if (p.mask_kind == DW_P_MASK_NONE) return chain_bits(node - base);
   if (base >= r.nodes) return 0;
+  if (HAS_TREE && p.mask_kind == DW_P_MASK_STATIC) return (u32)(STATIC_TREE[node] >> base);
   if (p.mask_kind == DW_P_MASK_PARENTS) return parents_bits(p, r, node, base);
   if (p.mask_kind == DW_P_MASK_BITS || p.mask_kind == DW_P_MASK_PACKED) return words_bits(p, r, node, base);
   return elements_bits(p, r, node, base);

@@ -697,7 +697,7 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 // The row tiles of a request, spread over its groups as evenly as they go: how many group `g` has, and its first.
 DEV int group_tiles(const dw_params &p, const Request &r, int g, int *first) {
   int each = p.group_tiles, more = p.group_more;  // of a request with p.width nodes; a division costs 0.05 us here
-  if (rows_vary(p)) {
+  if (CHECKED || rows_vary(p)) {
     const int tiles = (r.rows() + 7) / 8;
     each = tiles / (int)gridDim.x;
     more = tiles % (int)gridDim.x;

@@ -32,6 +32,7 @@ DEV int all_tiles(const Request &r) { return (r.total + TILE - 1) / TILE; }
 DEV int request_tiles(const dw_params &p, const Request &r) { return all_tiles(r) - window_tile(p, r); }
 // Tiles of request b, whose kv_len is `len`.
 DEV int tiles_of(const dw_params &p, int b, int len) {
+  if (CHECKED && masked(p, b)) return 0;
   if (lengths_with_drafts(p) && !window(p)) return (len + TILE - 1) / TILE;
   return request_tiles(p, load_request(p, b, len));
 }

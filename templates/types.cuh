@@ -20,5 +20,12 @@ struct alignas(16) f32x4 {
   float x, y, z, w;
 };
 
+// Tables known when the source is made.
+#ifdef __CUDACC__
+#define DW_CONSTANT static __constant__
+#else
+#define DW_CONSTANT static
+#endif
+
 // An address inside the CTA's shared memory window (bytes). After mapa() it may name a peer CTA of the cluster.
 typedef u32 smem_addr;

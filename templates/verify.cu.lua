@@ -1,4 +1,4 @@
-@ -- The tree-verify kernels of one variant: dw_verify, dw_combine (where the KV is split) and dw_pack_mask.
+@ -- The tree-verify kernels of one variant: dw_verify, dw_combine (where the KV is split), dw_pack_mask and dw_check (if checked).
 @ param.string("attention", {"mla"})
 @ param.int("heads", 1, 1024)
 @ param.int("kv_heads", 1, 1)
@@ -18,14 +18,22 @@
 @ param.string("combine", {"none", "few", "many"})
 @ param.int("combine_splits", 1)
 @ param.string("call", {"any", "table"})
-@ param.int("checked", 0, 0)
+@ param.flag("checked")
 @ param.flag("window")
 @ param.flag("soft_cap")
 @ param.flag("q_rope")
 @ param.flag("kv_rope")
+@ param.string("tree")
 @ param.int("shared_bytes", 0)
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
+@ local seen, nodes = {}, {}  -- what each node of the tree sees, as bits
+@ for parent in tree:gmatch("[^.]+") do
+@   local node = #nodes + 1
+@   seen[node] = (parent == "r" and 0 or seen[math.tointeger(parent) + 1]) | 1 << node - 1
+@   nodes[node] = string.format("0x%xull", seen[node])
+@ end
+@ assert(#nodes == 0 or #nodes == width and width <= 64, "tree: a parent for each of up to 64 nodes")
 @ local out_index = {bf16 = 0, fp16 = 1, fp32 = 2}
 // draftwood verify: family ${family}
 #include "types.cuh"
@@ -35,10 +43,14 @@
 constexpr int HEADS = ${heads}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
 constexpr bool KV_F16 = ${bool(kv == "fp16")};
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
+constexpr bool HAS_TREE = ${bool(#nodes > 0)};
+DW_CONSTANT const u64 STATIC_TREE[] = {${#nodes > 0 and table.concat(nodes, ", ") or "0"}};  // bit j of node i: i sees draft j
 constexpr bool CALL_TABLE = ${bool(call == "table")};
+constexpr bool CHECKED = ${bool(checked)};
 constexpr bool WITH_WINDOW = ${bool(window)}, WITH_SOFT_CAP = ${bool(soft_cap)};
 constexpr bool WITH_Q_ROPE = ${bool(q_rope)}, WITH_KV_ROPE = ${bool(kv_rope)};
 #include "dtype.cuh"
+#include "checked.cuh"
 #include "request.cuh"
 @ if family == "reference" then
 #include "reference.cuh"
@@ -65,11 +77,14 @@ extern "C" __global__ void __launch_bounds__(128, 4) dw_combine(const __grid_con
 }
 @ end
 #include "pack_mask.cuh"
+@ if checked then
+#include "check.cuh"
+@ end
 
 #ifndef __CUDACC__
 // Host execution calls the kernels through pointers to their parameters.
-@ for _, entry in ipairs{"dw_verify", "dw_combine", "dw_pack_mask"} do
-@   if entry ~= "dw_combine" or combine ~= "none" then
+@ for _, entry in ipairs{"dw_verify", "dw_combine", "dw_pack_mask", "dw_check"} do
+@   if (entry ~= "dw_combine" or combine ~= "none") and (entry ~= "dw_check" or checked) then
 extern "C" void ${entry}__host(const void *p) { ${entry}(*(const dw_params *)p); }
 @   end
 @ end

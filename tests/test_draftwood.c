@@ -48,7 +48,10 @@ static void write_template(const char *body) {
 // Small kernels with the names that plans use; the width makes sources differ.
 static const char template_text[] = "extern \"C\" __global__ void dw_verify(int *p) { *p = ${width}; }\n"
                                     "extern \"C\" __global__ void dw_combine(int *p) { *p += 1; }\n"
-                                    "extern \"C\" __global__ void dw_pack_mask(int *p) { *p += 2; }\n";
+                                    "extern \"C\" __global__ void dw_pack_mask(int *p) { *p += 2; }\n"
+                                    "@ if checked == 1 then\n"
+                                    "extern \"C\" __global__ void dw_check(int *p) { *p += 3; }\n"
+                                    "@ end\n";
 
 static void reset_compiler(void);
 
@@ -599,7 +602,7 @@ static dw__driver_table plain_driver;
 
 // A function's handle is its name.
 static int named_function(void **function, void *module, const char *name) {
-  static const char *const names[] = {"dw_verify", "dw_combine", "dw_pack_mask"};
+  static const char *const names[] = {"dw_verify", "dw_combine", "dw_pack_mask", "dw_check"};
   int result = plain_driver.cuModuleGetFunction(function, module, name);
   for (size_t i = 0; i < DW__COUNT(names); i++)
     if (strcmp(names[i], name) == 0) *function = (void *)(uintptr_t)names[i];
@@ -859,6 +862,50 @@ static void nvrtc_launch_runs_the_plan(void **state) {
   dw_ctx_destroy(ctx);
 }
 
+// A checked kernel looks at the call before anything else reads through it, in order even where the call may start early.
+static void nvrtc_checked_kernels_look_first(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  dw_shape shape = shape_of("mla:h=8,t=65");
+  dw_variant variant = variant_of("family=split,combine=many,combine_splits=8,checked=1");
+  dw_kernel *kernel;
+  assert_int_equal(dw_kernel_get(ctx, &shape, &variant, &usual_bounds, &kernel, NULL), DW_OK);
+  dw_args args = usual_args(kernel);
+  uint32_t report[DW_REPORT_WORDS], bits[8];
+  args.mask_kind = DW_MASK_PARENTS;
+  args.mask = memory;
+  args.kv_pages = 77;
+  args.mask_size = 4096;
+  args.report = report;
+  args.overlap_prologue = 1;
+  assert_int_equal(dw_launch(kernel, &args, NULL, NULL), DW_OK);
+  static const char *const names[] = {"dw_check", "dw_pack_mask", "dw_verify", "dw_combine"};
+  assert_int_equal(device.launches, 4);
+  for (int i = 0; i < 4; i++) {
+    assert_string_equal(device.names[i], names[i]);
+    assert_int_equal(device.dependent[i], i == 3);
+    assert_int_equal(device.params[i].dependent, 0);
+    assert_ptr_equal(device.params[i].faults, device.params[0].faults);
+  }
+  const dw_params *check = &device.params[0];
+  assert_ptr_equal(check->mask, memory);
+  assert_int_equal(check->mask_kind, DW_P_MASK_PARENTS);
+  assert_ptr_equal(check->report, report);
+  assert_int_equal(check->pool_pages, 77);
+  assert_int_equal(check->kv_len_most, usual_bounds.kv_len);
+  assert_int_equal(check->mask_size, 4096);
+  assert_ptr_equal(check->out, args.out);
+  assert_true((const char *)(check->faults + usual_bounds.batch) <= (const char *)args.workspace + args.workspace_size);
+  // Packing alone leaves out as it is.
+  assert_int_equal(dw_pack_mask(kernel, &args, bits, 0, NULL, NULL), DW_OK);
+  assert_int_equal(device.launches, 6);
+  assert_string_equal(device.names[4], "dw_check");
+  assert_null(device.params[4].out);
+  assert_string_equal(device.names[5], "dw_pack_mask");
+  dw_ctx_destroy(ctx);
+}
+
 static void nvrtc_pack_mask_writes_to_the_caller(void **state) {
   (void)state;
   dw_ctx *ctx = with_device();
@@ -965,6 +1012,7 @@ int main(void) {
     TEST(nvrtc_capture_is_refused),
     TEST(nvrtc_bounds_are_checked),
     TEST(nvrtc_launch_runs_the_plan),
+    TEST(nvrtc_checked_kernels_look_first),
     TEST(nvrtc_pack_mask_writes_to_the_caller),
     TEST(nvrtc_bad_arguments_launch_nothing),
   };

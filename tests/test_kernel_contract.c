@@ -647,6 +647,41 @@ static void d10_two_prompts_in_every_form(void **state) {
   }
 }
 
+// ---- a tree in the code ---------------------------------------------------------------------------------------
+
+// The shape's tree gives the bits of the same tree in PARENTS, whole and in requests that have its first nodes only.
+static void static_tree_is_its_parents(void **state) {
+  (void)state;
+  uint64_t seed = 20261130;
+  static const int widths[] = {1, 2, 9, 33, 64};
+  for (int i = 0; i < COUNT(widths) * COUNT(all_variants); i++) {
+    const int width = widths[i / COUNT(all_variants)];
+    int parents[64], prefix[] = {0, 33, 17}, rows[] = {width, width / 2, width};
+    dw_shape shape = kt_shape(SMALL), plain = shape;
+    plain.width = shape.width = shape.tree_nodes = width;
+    dw__tree_random(&seed, width, parents);
+    for (int n = 0; n < width; n++) shape.tree[n] = (signed char)parents[n];
+    dw_variant variant = kt_variant(all_variants[i % COUNT(all_variants)]);
+    kt_result results[2];
+    for (int k = 0; k < 2; k++) {
+      dw__problem_spec spec = kt_spec(k ? &plain : &shape, 3, prefix, rows);
+      spec.mask_kind = k ? DW_MASK_PARENTS : DW_MASK_STATIC;
+      dw__problem *problem = kt_problem(&spec);
+      for (int b = 0; k && b < 3; b++)
+        memcpy(kt_parents(problem) + kt_first_row(problem, b), parents, (size_t)rows[b] * sizeof *parents);
+      kt_note("width %d, %s, %s", width, all_variants[i % COUNT(all_variants)], k ? "parents" : "static");
+      kt_solve(problem);
+      const kt_kernel *kernel = kt_kernel_get(&spec.shape, &variant);
+      dw_bounds bounds = kt_fixed(problem, 32);
+      results[k] = kt_take_run(kernel, &bounds, problem);
+      kt_check(problem);
+      dw__problem_free(problem);
+    }
+    kt_assert_same(&results[0], &results[1]);
+    for (int k = 0; k < 2; k++) kt_drop(&results[k]);
+  }
+}
+
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(a07_no_form_shows_anything),
@@ -669,6 +704,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(d03_pages_with_holes),
     cmocka_unit_test(d04_prefix_and_tree_in_every_form),
     cmocka_unit_test(d10_two_prompts_in_every_form),
+    cmocka_unit_test(static_tree_is_its_parents),
   };
   if (kt_skip()) return 77;
   if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -90,7 +90,6 @@ static void variants_are_refused(void **state) {
     {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
-    {SHAPE, FEW ",checked=1", "checked", "1", "0"},
     {SHAPE, "family=reference,combine=few", "combine", "few", "none"},
     {SHAPE, "family=split", "combine", "none", "few or many"},
     {SHAPE, "family=rowsplit", "combine", "none", "few or many"},
@@ -364,8 +363,9 @@ static void masks_and_scalars_are_checked(void **state) {
   (void)state;
   rig r = make_rig("mla:h=8,t=96", FEW);
   r.bounds.batch = 2;
-  REFUSE(good_args, a.mask_kind = (dw_mask)6, "mask_kind", "6", "0 to 5");
-  REFUSE(good_args, a.mask_kind = (dw_mask)-1, "mask_kind", "-1", "0 to 5");
+  REFUSE(good_args, a.mask_kind = (dw_mask)7, "mask_kind", "7", "0 to 6");
+  REFUSE(good_args, a.mask_kind = DW_MASK_STATIC, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree");
+  REFUSE(good_args, a.mask_kind = (dw_mask)-1, "mask_kind", "-1", "0 to 6");
   REFUSE(good_args, a.mask_kind = DW_MASK_PARENTS, "mask", "NULL", "a device pointer");
   REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = AT(2)), "mask", "2", "its type's alignment");
   REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 2), "mask_row_stride", "2",
@@ -394,6 +394,92 @@ static void masks_and_scalars_are_checked(void **state) {
   REFUSE(good_args, a.softmax_scale = __builtin_inff(), "softmax_scale", "inf", "a positive number");
 }
 
+// O-a16: the mask's buffer is too small for its rows. Expected and given sizes are both said.
+static void a16_masks_have_their_size(void **state) {
+  (void)state;
+  rig r = make_rig("mla:h=8,t=10", FEW);
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_size = -1), "mask_size", "-1",
+         "0 to 9223372036854775807");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.mask_size = 79), "mask_size", "79", "80 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.mask_size = 80));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.qo_indptr = AT(0), a.total_q = 7, a.mask_size = 27),
+         "mask_size", "27", "28 or more");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_size = 79), "mask_size", "79", "80 or more");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 3, a.mask_size = 231), "mask_size", "231",
+         "232 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 3, a.mask_size = 232));
+  ACCEPT(good_args,
+         (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.width = 1, a.qo_indptr = AT(0), a.total_q = 1, a.mask_size = 4));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_size = 199), "mask_size", "199", "200 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_size = 200));
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_shared = 1, a.mask_size = 100));
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.mask_shared = 1, a.mask_size = 99), "mask_size", "99",
+         "100 or more");
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_QLEN, a.mask = memory, a.width = 6, a.mask_size = 71), "mask_size", "71",
+         "72 or more");
+  REFUSE(
+    good_args,
+    (a.mask_kind = DW_MASK_BIAS_F32, a.mask = memory, a.mask_row_stride = 12, a.mask_request_stride = 130, a.mask_size = 991),
+    "mask_size", "991", "992 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BIAS_F32, a.mask = memory, a.mask_row_stride = 12, a.mask_request_stride = 130,
+                     a.mask_size = 992));
+  // With a prefix more is needed, which the device knows.
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(0), a.mask_size = 199), "mask_size",
+         "199", "200 or more");
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(0), a.mask_size = 200));
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_BYTES_FULL, a.mask = memory, a.mask_indptr = AT(0), a.qo_indptr = AT(0),
+                     a.total_q = 7, a.mask_size = 7));
+  // Not read: not looked at.
+  ACCEPT(good_args, a.mask_size = 1);
+  ACCEPT(good_args, (a.mask_kind = DW_MASK_PARENTS, a.mask = memory, a.mask_size = 1, a.drafts_elsewhere = 1,
+                     a.lengths_include_drafts = 0));
+  // Strides whose product no integer holds.
+  REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = INT64_MAX / 4, a.mask_size = INT64_MAX),
+         "mask_size", "9223372036854775807", "175244068700240740352 or more");
+}
+
+static void parts_and_scalars_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW ",window=1,soft_cap=1,q_rope=1,kv_rope=1");
+  REFUSE(good_args, a.q_rope = AT(8), "q_rope", "8", "0 modulo 16");
+  REFUSE(good_args, (a.q_rope = memory, a.q_rope_head_stride = 56), "q_rope_head_stride", "56", "64 to 2305843009213693951");
+  REFUSE(good_args, (a.q_rope = memory, a.q_rope_row_stride = 516), "q_rope_row_stride", "516", "a multiple of 16 bytes");
+  REFUSE(good_args, (a.q_rope = memory, a.q_rope_row_stride = 448), "q_rope_row_stride", "448", "512 or more");
+  REFUSE(good_args, (a.q_rope = memory, a.q_head_stride = 504), "q_head_stride", "504", "512 to 2305843009213693951");
+  ACCEPT(good_args, (a.q_rope = memory, a.q_head_stride = 512, a.q_rope_row_stride = 512));
+  REFUSE(good_args, a.kv_rope = AT(2), "kv_rope", "2", "0 modulo 16");
+  REFUSE(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 8), "kv_rope_token_stride", "8", "64 to 2305843009213693951");
+  REFUSE(good_args, (a.kv_rope = memory, a.kv_token_stride = 504), "kv_token_stride", "504", "512 to 2305843009213693951");
+  ACCEPT(good_args, (a.kv_rope = memory, a.kv_token_stride = 512, a.kv_rope_page_stride = 2048));
+  REFUSE(good_args, a.kv_pages = -1, "kv_pages", "-1", "0 to 2147483647");
+  REFUSE(good_args, a.report = AT(2), "report", "2", "its type's alignment");
+  ACCEPT(good_args, (a.kv_pages = 7, a.report = AT(4)));
+  REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none) or a positive number");
+  REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none) or a positive number");
+  REFUSE(good_args, a.window = -1, "window", "-1", "0 to 2147483647");
+  REFUSE(good_args, a.positions = AT(2), "positions", "2", "its type's alignment");
+  REFUSE(good_args, a.sinks = AT(1), "sinks", "1", "its type's alignment");
+  REFUSE(good_args, a.drafts_elsewhere = 1, "lengths_include_drafts", "1", "0 with drafts_elsewhere");
+  REFUSE(good_args, (a.drafts_elsewhere = 1, a.lengths_include_drafts = 0, a.window = 5), "window", "5",
+         "0 with drafts_elsewhere");
+  REFUSE(csr_args, (a.drafts_elsewhere = 1, a.lengths_include_drafts = 0, a.draft_slots = memory), "draft_slots", "a pointer",
+         "NULL with drafts_elsewhere");
+}
+
+// Heads within rows, or rows within heads; never both at once.
+static void vectors_lie_apart(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);  // up to 18 rows of 8 heads
+  REFUSE(good_args, a.out_row_stride = 8 * 512 - 8, "out_row_stride", "4088", "4096 or more");
+  REFUSE(good_args, (a.out_head_stride = 520, a.out_row_stride = 8 * 512), "out_row_stride", "4096", "4152 or more");
+  REFUSE(good_args, (a.q_row_stride = 7 * 576), "q_row_stride", "4032", "4608 or more");
+  REFUSE(good_args, (a.out_head_stride = 17 * 512, a.out_row_stride = 512), "out_row_stride", "512", "61440 or more");
+  ACCEPT(good_args, (a.out_head_stride = 18 * 512, a.out_row_stride = 512));
+  ACCEPT(good_args, (a.q_head_stride = 18 * 576, a.q_row_stride = 576));
+  ACCEPT(good_args, (a.out_head_stride = 520, a.out_row_stride = 7 * 520 + 512));  // the last head's spare elements are shared
+  ACCEPT(good_args, (a.batch = 1, a.width = 1, a.out_row_stride = 512));           // one row has nothing to overlap
+}
+
 static void workspace_is_checked(void **state) {
   (void)state;
   rig r = make_rig(SHAPE, FEW);
@@ -415,6 +501,53 @@ static void promises_are_checked(void **state) {
   REFUSE(csr_args, a.index64 = 0, "addressing", "DW_CSR", "DW_BLOCK_TABLE");
   REFUSE(good_args, a.lengths_include_drafts = 0, "lengths_include_drafts", "0", "1");
   REFUSE(good_args, a.qo_indptr = AT(0), "qo_indptr", "a pointer", "NULL");
+}
+
+// ---- checked variants -----------------------------------------------------------------------------------------
+
+// One more kernel and the requests' verdicts; all else as without.
+static void checked_plans_have_one_kernel_more(void **state) {
+  (void)state;
+  static const char *const variants[] = {"family=reference", "family=split,combine=few", FEW, FEW ",call=table"};
+  for (size_t i = 0; i < DW__COUNT(variants); i++) {
+    char text[256];
+    snprintf(text, sizeof text, "%s,checked=1", variants[i]);
+    const rig plain = make_rig("mla:h=8,t=90,page=16", variants[i]), checked = make_rig("mla:h=8,t=90,page=16", text);
+    assert_null(plain.plan.check.entry);
+    assert_string_equal(checked.plan.check.entry, "dw_check");
+    assert_int_equal(checked.plan.check.grid[0], 2);
+    assert_int_equal(checked.plan.workspace_bytes, plain.plan.workspace_bytes + 256);
+    dw__plan same = checked.plan;
+    same.check = plain.plan.check;
+    same.faults_bytes = 0;
+    same.workspace_bytes = plain.plan.workspace_bytes;
+    assert_memory_equal(&same, &plain.plan, sizeof same);
+  }
+}
+
+// A report in words: the first kind of fault, where it was, and how many requests were masked.
+static void reports_are_told(void **state) {
+  (void)state;
+  static const char *const fields[] = {
+#define X(name, array, sound) array,
+    DW_FAULT_MAP(X)
+#undef X
+  };
+  uint32_t report[DW_REPORT_WORDS] = {0};
+  dw_error error = {0};
+  assert_int_equal(dw_report_check(NULL, &error), DW_BAD_ARGUMENT);
+  assert_int_equal(dw_report_check(report, &error), DW_OK);
+  for (int kind = DW_FAULTS; kind-- > 0;) {
+    uint32_t *words = report + kind * DW_FAULT_WORDS;
+    words[0] = 2, words[1] = 3, words[2] = 17, words[3] = (uint32_t)-4711;
+    if (!kind) memset(report + DW_FAULT_WORDS, 0, sizeof report - DW_FAULT_WORDS * sizeof *report);
+    assert_int_equal(dw_report_check(report, &error), DW_BAD_ARGUMENT);
+    assert_string_equal(error.field, fields[kind]);
+    assert_non_null(strstr(error.found, "request 3"));
+    if (kind) assert_non_null(strstr(error.found, "-4711"));
+    if (kind) assert_non_null(strstr(error.found, "17"));
+    assert_non_null(strstr(error.message, "2 such"));
+  }
 }
 
 // ---- the rule table -------------------------------------------------------------------------------------------
@@ -590,8 +723,13 @@ int main(void) {
     cmocka_unit_test(vectors_are_checked),
     cmocka_unit_test(kv_is_checked),
     cmocka_unit_test(masks_and_scalars_are_checked),
+    cmocka_unit_test(a16_masks_have_their_size),
+    cmocka_unit_test(parts_and_scalars_are_checked),
+    cmocka_unit_test(vectors_lie_apart),
     cmocka_unit_test(workspace_is_checked),
     cmocka_unit_test(promises_are_checked),
+    cmocka_unit_test(checked_plans_have_one_kernel_more),
+    cmocka_unit_test(reports_are_told),
     cmocka_unit_test(every_choice_makes_a_plan),
     cmocka_unit_test(every_choice_is_listed),
     cmocka_unit_test(everything_listed_is_chosen),

@@ -1,5 +1,5 @@
-// test_resources SHAPE: every variant that the rule table can return for the shape, and the same kernels without setmaxnreg,
-// compiled, and their resources held against what the design promises: shared memory inside the target's limit (its prediction is a static_assert of the source), no spills, no
+// test_resources SHAPE: every variant that the rule table can return for the shape, and the same kernels checked and without
+// setmaxnreg, compiled, and their resources held against what the design promises: shared memory inside the target's limit (its prediction is a static_assert of the source), no spills, no
 // stack, no call into the driver; and, where nvdisasm is on the path, the instructions it is meant to be made of.
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,7 +124,9 @@ int main(int argc, char **argv) {
     count++;
     if (!variant.setmaxnreg || (tried & 1U << variant.n_tiles)) continue;
     tried |= 1U << variant.n_tiles;
-    variant.setmaxnreg = 0;
+    variant.checked = 1;
+    check_variant(ctx, &shape, &variant, disassembler);
+    variant.checked = variant.setmaxnreg = 0;
     if (dw_variant_applicable(&shape, &variant, NULL) == DW_OK) check_variant(ctx, &shape, &variant, disassembler);
   }
   expect(count > 1, argv[1], "variants", (long)count);

@@ -7,6 +7,7 @@ for parts in "--mask bytes --mask-shared --strided --q-rope" "--mask bytes-full 
   "--mask bias --window 9 --positions --soft-cap 2.5" "--drafts-elsewhere --addressing table --batch 4"; do
   run verify "${request[@]}" $parts | tail -n 2 | numbers
 done
+run verify kimi-k2.6-tp8,t=3 --variant family=reference,checked=1 --lengths 0,17 --seed 5 | tail -n 2 | numbers
 run verify "${request[@]}" --json | grep -e '"rows"' -e '"failed"' -e '"device"' -e exit
 DRAFTWOOD_DRIVER=/nowhere/libcuda.so run verify "${request[@]}" --device gpu 2>&1 | grep -o -e SKIP -e 'exit .'
 
