@@ -3,6 +3,7 @@
 //
 // | case | here |
 // |---|---|
+// | a04 | requests shorter than their drafts, with a window |
 // | a07 | rows that see nothing, by a mask of any form or by a window, alone and with a sink |
 // | a09 | a window that begins inside a row's range of tiles |
 // | a14 | ranks with a part of the prefix each, and the drafts: merged by dw_merge_states, in both bases |
@@ -124,6 +125,23 @@ static void a07_window_that_shows_nothing(void **state) {
       for (int node = 0; node < 9; node++) assert_true(kt_same_rows(&a, node, &b, node, 1) == (node != 4 && node != 6));
       kt_drop(&a), kt_drop(&b);
       dw__problem_free(usual), dw__problem_free(problem);
+    }
+}
+
+// Requests shorter than their drafts: a row stands where its mask says, also where it does not see all of those drafts.
+static void a04_window_of_short_requests(void **state) {
+  (void)state;
+  static const int prefix[] = {30, 0, 0, 0};
+  for (int i = 0; i < COUNT(all_variants); i++)
+    for (int k = 0; k < 6; k++) {
+      dw__problem_spec spec = spec_of(SMALL, 4, prefix, NULL, k < 5 ? forms[k] : DW_MASK_NONE);
+      spec.window = 3;
+      dw__problem *problem = kt_problem(&spec);
+      for (int b = 1; b < 4; b++) kt_lengths(problem)[b] = 1 + 3 * (b - 1);
+      kt_note("%s, form %d", all_variants[i], (int)spec.mask_kind);
+      kt_solve(problem);
+      kt_run_check(kt_kernel_for(problem, all_variants[i]), problem);
+      dw__problem_free(problem);
     }
 }
 
@@ -686,6 +704,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(a07_no_form_shows_anything),
     cmocka_unit_test(a07_window_that_shows_nothing),
+    cmocka_unit_test(a04_window_of_short_requests),
     cmocka_unit_test(a09_window_begins_inside),
     cmocka_unit_test(a14_ranks_merged),
     cmocka_unit_test(a15_offsets_of_elements),
