@@ -94,6 +94,7 @@ void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_sh
   bool apart = shape->head_dim_qk > shape->head_dim_v;
   int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (apart ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
   random_variants(shape, &state, variants, DW__CASE_VARIANTS);
+  variants[0].call = variants[1].call = variants[2].call = DW_CALL_ANY;
   int last = below(&state, 4);
   if (last < 2) variants[2].call = DW_CALL_TABLE;
   else variants[2] = plain_variant(shape, last == 2 ? "family=split" : "family=reference,combine=none");
