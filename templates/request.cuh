@@ -234,10 +234,12 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 }
 
 // ---- soft cap -------------------------------------------------------------------------------------------------
-// cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x); near 0, where that cancels, by its series.
+// cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x); near 0, where that cancels, by its series. Both are
+// computed: lanes of a warp that part here cost more.
 DEV float soft_cap(const dw_params &p, float s) {
   if (!capped(p)) return s;
   const float exponent = s * p.cap_scale, x = exponent * 0.34657359027997265f, xx = x * x;
-  if (xx < 0.015625f) return s * (1.f + xx * (-1.f / 3 + xx * (2.f / 15 - xx * (17.f / 315))));
-  return p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(exponent));
+  const float near = s * (1.f + xx * (-1.f / 3 + xx * (2.f / 15 - xx * (17.f / 315))));
+  const float far = p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(exponent));
+  return xx < 0.015625f ? near : far;
 }
