@@ -29,7 +29,9 @@ static bool by_table(const spoiler *s) { return s->args->addressing == DW_BLOCK_
 static bool has_matrix(const spoiler *s) {
   return s->args->mask_kind == DW_MASK_BYTES_QLEN || s->args->mask_kind == DW_MASK_BIAS_F32;
 }
-static bool mask_is_read(const spoiler *s) { return s->args->mask_kind != DW_MASK_NONE && !s->args->drafts_elsewhere; }
+static bool mask_is_read(const spoiler *s) {
+  return s->args->mask_kind != DW_MASK_NONE && s->args->mask_kind != DW_MASK_STATIC && !s->args->drafts_elsewhere;
+}
 static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
 
 // ---- pointers -------------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ static bool bad_columns(const spoiler *s) {
   return by_table(s);
 }
 static bool bad_mask_kind(const spoiler *s) {
-  s->args->mask_kind = (dw_mask)(below(s, 2) ? 6 : -1);
+  s->args->mask_kind = (dw_mask)(below(s, 2) ? DW_MASK_STATIC + 1 : -1);
   return true;
 }
 static bool bad_scale(const spoiler *s) {
@@ -168,6 +170,30 @@ static bool bad_window(const spoiler *s) {
   if (s->args->drafts_elsewhere) s->args->window = 1 + below(s, 100);
   else s->args->window = below(s, 2) ? -1 : INT_MIN;
   return true;
+}
+
+// ---- what the kernel was not made for ---------------------------------------------------------------------------
+
+static bool lacks(const spoiler *s, int feature) { return !(s->plan->features & feature); }
+static bool static_without_tree(const spoiler *s) {
+  s->args->mask_kind = DW_MASK_STATIC;
+  return !s->shape->tree_nodes;
+}
+static bool window_without_code(const spoiler *s) {
+  s->args->window = 1 + below(s, 1000);
+  return lacks(s, DW_WITH_WINDOW);
+}
+static bool cap_without_code(const spoiler *s) {
+  s->args->soft_cap = 30;
+  return lacks(s, DW_WITH_SOFT_CAP);
+}
+static bool q_rope_without_code(const spoiler *s) {
+  s->args->q_rope = s->args->q;
+  return lacks(s, DW_WITH_Q_ROPE);
+}
+static bool kv_rope_without_code(const spoiler *s) {
+  s->args->kv_rope = s->args->kv;
+  return lacks(s, DW_WITH_KV_ROPE);
 }
 
 // ---- contradictions -------------------------------------------------------------------------------------------
@@ -266,6 +292,11 @@ static const way ways[] = {
   {"window", "with drafts_elsewhere", elsewhere_with_window},
   {"draft_slots", "with drafts_elsewhere", elsewhere_with_slots},
   {"q_rope", "where qk is v", rope_of_nothing},
+  {"mask_kind", "STATIC without a tree", static_without_tree},
+  {"window", "for a kernel without", window_without_code},
+  {"soft_cap", "for a kernel without", cap_without_code},
+  {"q_rope", "for a kernel without", q_rope_without_code},
+  {"kv_rope", "for a kernel without", kv_rope_without_code},
   {"addressing", "CSR for a kernel of call=table", csr_for_a_table_kernel},
   {"lengths_include_drafts", "0 for a kernel of call=table", prefix_for_a_table_kernel},
   {"qo_indptr", "for a kernel of call=table", rows_for_a_table_kernel},

@@ -21,6 +21,8 @@ typedef struct asked {
   const char *variants, *limits, *record, *commit;
   cli_list lengths, batches, widths, heads, pages, ragged, slots;
   int mask, addressing, reps, calls, pool, split_tokens, declared, seed, device;
+  int window, sinks, q_rope, kv_rope;
+  double soft_cap;
   bool sweep, warm, chain, check, json, build_only, ceilings, any_call;
 } asked;
 
@@ -294,7 +296,7 @@ static json_t *prefix_json(const problem *p) {
 
 // The fields of a measured result, in the order in which they are documented (bench/README.md).
 static json_t *result_json(const bench *b, const problem *p, const contender *c, const result *r) {
-  static const char *const masks[] = {"none", "parents", "bits"};
+  static const char *const masks[] = {"none", "parents", "bits", "bytes", "bytes-full", "bias", "static"};
   char shape[DW_TEXT_MAX], variant[DW_TEXT_MAX];
   dw_shape_print(&p->shape, shape, sizeof shape);
   dw_variant_print(&c->variant, variant, sizeof variant);
@@ -423,6 +425,11 @@ static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **d
     .lengths_include_drafts = 1,
     .shuffle = 1,
     .q_scale = 1,
+    .q_rope = b->want->q_rope,
+    .kv_rope = b->want->kv_rope,
+    .window = b->want->window,
+    .soft_cap = (float)b->want->soft_cap,
+    .sinks = b->want->sinks,
     .pool_tokens = b->want->pool,
     .sets = b->want->warm ? 1 : p->calls,
   };
@@ -478,6 +485,8 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   const int longest_request = longest(p) + p->shape.width;
   p->bounds = cli_bounds(&p->shape, p->batch, b->want->declared > longest_request ? b->want->declared : longest_request);
   p->bounds.split_tokens = b->want->split_tokens;
+  p->bounds.features = (b->want->window ? DW_WITH_WINDOW : 0) | (b->want->soft_cap > 0 ? DW_WITH_SOFT_CAP : 0) |
+                       (b->want->q_rope ? DW_WITH_Q_ROPE : 0) | (b->want->kv_rope ? DW_WITH_KV_ROPE : 0);
   // Lengths count the drafts and every request has all its rows: with a block table that is the form of call that kernels know.
   bool promised = addressing_of(b->want, &p->shape) == DW_BLOCK_TABLE && !b->want->split_tokens && !b->want->any_call;
   p->bounds.call = promised ? DW_CALL_TABLE : DW_CALL_ANY;
@@ -667,7 +676,13 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"heads", "N,...", CLI_INTS, &want.heads, 1, 128, "query heads (the shape's)"},
     {"page", "N,...", CLI_INTS, &want.pages, 1, 1 << 16, "tokens a page (the shape's)"},
     {"ragged", "N,...", CLI_INTS, &want.ragged, 1, 1 << 22, "one batch of requests of these lengths instead"},
-    {"mask", "none|parents|bits", CLI_WORD, &want.mask, 0, 0, "how the tree is given (bits, as packed once a step)"},
+    {"mask", "none|parents|bits|bytes|bytes-full|bias|static", CLI_WORD, &want.mask, 0, 0,
+     "how the tree is given (bits, as packed once a step; static: the shape's)"},
+    {"window", "N", CLI_INT, &want.window, 0, 1 << 30, "a row sees the last N positions alone (0: all)"},
+    {"soft-cap", "X", CLI_NUMBER, &want.soft_cap, 0, 1000000, "scores stay below X (0: no cap)"},
+    {"sinks", NULL, CLI_FLAG, &want.sinks, 0, 0, "a sink for each head"},
+    {"q-rope", NULL, CLI_FLAG, &want.q_rope, 0, 0, "the last elements of q lie apart"},
+    {"kv-rope", NULL, CLI_FLAG, &want.kv_rope, 0, 0, "the last elements of the KV's tokens lie in another pool"},
     {"addressing", "auto|csr|table", CLI_WORD, &want.addressing, 0, 0, "auto: csr for page 1, table for larger ones"},
     {"any-call", NULL, CLI_FLAG, &want.any_call, 0, 0, "kernels that serve every form of call, also where a table would do"},
     {"variants", "'TEXT TEXT...'", CLI_TEXT, &want.variants, 0, 0,

@@ -1,6 +1,7 @@
 // draftwood verify --device gpu --suite: the kernel contract on a GPU, over a subset of all combinations that meets each pair
-// of heads and width with every prefix length, and everything else at random. A case is its seed: --seed S --cases 1 runs it
-// again.
+// of heads and width with every prefix length, and everything else at random; how many cases met what is said at the end. A case
+// is its seed: --seed S --cases 1 runs it again.
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "gpu_verify.h"
 #include "plan.h"
 #include "random.h"
+#include "rule.h"
 
 static const int heads_list[] = {4, 8, 12, 16, 20, 64};
 static const int width_list[] = {1, 4, 9, 17, 33, 64, 128};
@@ -20,6 +22,9 @@ enum { QUICK_PREFIXES = 8, BATCH_MOST = 8, QK = 576, V = 512 };
 // Vector-token pairs that a case may have: about a second of the fp64 oracle on a large GPU.
 #define PAIRS_MOST 1600000000LL
 #define PAIRS_QUICK 20000000LL
+#define FULL_MASK_MOST (64LL << 20)  // bytes
+// A pool of more than 2^31 elements, also of the parts of tokens alone; 5 GB. One case in 21.
+enum { FAR_POOL_TOKENS = 4300000, FAR_POOL_EVERY = 21 };
 
 typedef struct asked {
   int device_word, device, cases, seed, target;
@@ -35,6 +40,7 @@ typedef struct suite {
   dw__gpu_judge *judge;
   int passed, failed;
   double worst;  // error over bound
+  int met[32], masks[7], padded;
 } suite;
 
 // ---- cases ----------------------------------------------------------------------------------------------------
@@ -77,8 +83,13 @@ static void choose_contents(suite_case *c, int which, int longest, uint64_t *sta
   dw__gpu_spec *spec = &c->check.spec;
   for (int b = 0; b < spec->batch; b++) {
     int length = dw__random_below(state, 3) ? longest : dw__random_below(state, longest + 1);
+    int width = spec->width ? spec->width : spec->shape.width;
     c->prefix[which][b] = which && b == 0 ? longest / 2 : length;
-    c->rows[which][b] = dw__random_below(state, 4) ? spec->shape.width : dw__random_below(state, spec->shape.width + 1);
+    c->rows[which][b] = dw__random_below(state, 4) ? width : dw__random_below(state, width + 1);
+    int rows = spec->ragged ? c->rows[which][b] : width;
+    // A row that a graph was padded with.
+    if (spec->lengths_include_drafts && b > 0 && dw__random_below(state, 6) == 0)
+      c->prefix[which][b] = dw__random_below(state, rows > 1 ? 2 : 1) - rows;
   }
   dw__gpu_contents *contents = which ? &c->check.other : &c->check.first;
   *contents = (dw__gpu_contents){c->prefix[which], spec->ragged ? c->rows[which] : NULL, dw__random(state)};
@@ -92,13 +103,51 @@ static int choose_batch(const asked *want, const dw_shape *shape, int longest, u
   return want->small && batch > 2 ? 2 : batch;
 }
 
+static int one_in(uint64_t *state, int n) { return dw__random_below(state, n) == 0; }
+
+static int random_window(const dw__gpu_spec *spec, int longest, uint64_t *state) {
+  const int windows[] = {1, 1 + dw__random_below(state, 64), 1 + dw__random_below(state, longest + spec->shape.width), 4096};
+  return PICK(state, windows);
+}
+
+static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
+  spec->width = one_in(state, 6) ? 1 + dw__random_below(state, spec->shape.width) : 0;
+  long long rows = (long long)spec->batch * spec->shape.width;
+  if (spec->mask_kind == DW_MASK_BYTES_FULL && rows * (longest + spec->shape.width) > FULL_MASK_MOST)
+    spec->mask_kind = DW_MASK_BYTES_QLEN;
+  bool matrix = spec->mask_kind == DW_MASK_BYTES_QLEN || spec->mask_kind == DW_MASK_BIAS_F32;
+  spec->mask_shared = matrix && one_in(state, 3);
+  spec->any_mask = spec->mask_kind > DW_MASK_PARENTS && spec->mask_kind < DW_MASK_STATIC && one_in(state, 3);
+  spec->drafts_elsewhere = !spec->lengths_include_drafts && !spec->draft_slots && one_in(state, 4);
+  spec->window = !spec->drafts_elsewhere && one_in(state, 4) ? random_window(spec, longest, state) : 0;
+  spec->positions = spec->window ? dw__random_below(state, 2) : one_in(state, 8);
+  spec->soft_cap = one_in(state, 4) ? 1.f + (float)dw__random_below(state, 49) : 0;
+  spec->sinks = one_in(state, 4);
+  spec->q_rope = one_in(state, 4);
+  spec->kv_rope = one_in(state, 4);
+  spec->no_lse = one_in(state, 8);
+  spec->share = one_in(state, 4);
+  spec->overlap_prologue = one_in(state, 4);
+}
+
+static bool set_tree(dw_shape *shape, uint64_t *state) {
+  int parents[DW__COUNT(shape->tree)];
+  if (shape->width > (int)DW__COUNT(parents)) return false;
+  shape->tree_nodes = shape->width;
+  dw__tree_random(state, shape->width, parents);
+  for (int i = 0; i < shape->width; i++) shape->tree[i] = (signed char)parents[i];
+  return true;
+}
+
 static void choose_spec(const asked *want, int longest, suite_case *c, uint64_t *state) {
   dw__gpu_spec *spec = &c->check.spec;
+  int mask = dw__random_below(state, 7);
+  if (mask == DW_MASK_STATIC && !set_tree(&c->check.shape, state)) mask = DW_MASK_PARENTS;
   *spec = (dw__gpu_spec){.shape = c->check.shape,
                          .batch = choose_batch(want, &c->check.shape, longest, state),
                          .longest = longest,
                          .ragged = dw__random_below(state, 3) > 0,
-                         .mask_kind = (dw_mask)dw__random_below(state, 3),
+                         .mask_kind = (dw_mask)mask,
                          .tree = dw__random_below(state, 4) ? DW__TREE_RANDOM : DW__TREE_STAR,
                          .addressing = dw__random_below(state, 2) ? DW_BLOCK_TABLE : DW_CSR,
                          .index64 = dw__random_below(state, 2),
@@ -112,6 +161,12 @@ static void choose_spec(const asked *want, int longest, suite_case *c, uint64_t 
                          .sets = 1,
                          .poison = 1};
   spec->draft_slots = spec->addressing == DW_CSR && !spec->lengths_include_drafts && dw__random_below(state, 2);
+  choose_features(longest, spec, state);
+}
+
+static int features_of(const dw__gpu_spec *spec) {
+  return (spec->window ? DW_WITH_WINDOW : 0) | (spec->soft_cap > 0 ? DW_WITH_SOFT_CAP : 0) |
+         (spec->q_rope ? DW_WITH_Q_ROPE : 0) | (spec->kv_rope ? DW_WITH_KV_ROPE : 0);
 }
 
 // Three in four: what the rule table takes. The others: any variant it knows, or a plain family where the prefix is short.
@@ -124,13 +179,19 @@ static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, u
   const dw__gpu_spec *spec = &c->check.spec;
   bool promised = spec->addressing == DW_BLOCK_TABLE && spec->lengths_include_drafts && !spec->ragged && !bounds.split_tokens;
   bounds.call = promised ? DW_CALL_TABLE : DW_CALL_ANY;
+  bounds.features = features_of(spec);
   int which = seed % 4 == 3 ? dw__random_below(state, 12) : -1;
   dw_status status = dw_variant_choose(&c->check.shape, &bounds, &c->check.variant, error);
-  if (which >= 10 && longest <= 5700) return cli_variant(plain[which - 10], &c->check.shape, NULL, &c->check.variant, error);
+  if (which >= 10 && longest <= 5700) {
+    status = cli_variant(plain[which - 10], &c->check.shape, NULL, &c->check.variant, error);
+    dw__variant_add_features(&c->check.variant, bounds.features);
+    return status;
+  }
   dw_variant other;
   if (which >= 0 && dw_variant_enumerate(&c->check.shape, (size_t)which, &other) == DW_OK) {
     c->check.variant = other;
     c->check.variant.call = bounds.call;
+    dw__variant_add_features(&c->check.variant, bounds.features);
   }
   return status;
 }
@@ -140,16 +201,77 @@ static dw_status make_case(const asked *want, int seed, int target, int sms, sui
   int longest = main_prefix(want, seed);
   memset(c, 0, sizeof *c);
   c->check.shape = choose_shape(want, seed, &state, target);
-  c->check.capture = seed % 2 ? DW__CAPTURE_GLOBAL : DW__CAPTURE_RELAXED;
+  c->check.capture = (dw__capture_mode)(seed % 3);
   choose_spec(want, longest, c, &state);
+  if (!want->small && !want->quick && seed % FAR_POOL_EVERY == FAR_POOL_EVERY / 2) c->check.spec.pool_tokens = FAR_POOL_TOKENS;
   choose_contents(c, 0, longest, &state);
   choose_contents(c, 1, longest, &state);
-  if (want->variant) return cli_variant(want->variant, &c->check.shape, NULL, &c->check.variant, error);
+  if (want->variant) {
+    dw_status status = cli_variant(want->variant, &c->check.shape, NULL, &c->check.variant, error);
+    dw__variant_add_features(&c->check.variant, features_of(&c->check.spec));
+    return status;
+  }
   return choose_variant(seed, longest, sms, c, &state, error);
 }
 
+static const char *const masks[] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32", "static"};
+
+// Whole members of dw__gpu_spec that say yes or no; `told`: a case's line names them by this table.
+typedef struct feature {
+  const char *name;
+  size_t offset;
+  bool told;
+} feature;
+#define FEATURE(member, told) \
+  { #member, offsetof(dw__gpu_spec, member), told }
+static const feature features[] = {
+  FEATURE(ragged, false),
+  FEATURE(width, true),
+  FEATURE(mask_shared, true),
+  FEATURE(any_mask, true),
+  FEATURE(dead_nodes, false),
+  FEATURE(index64, false),
+  FEATURE(lengths_include_drafts, false),
+  FEATURE(draft_slots, false),
+  FEATURE(drafts_elsewhere, true),
+  FEATURE(strided, false),
+  FEATURE(scatter, false),
+  FEATURE(share, true),
+  FEATURE(q_rope, true),
+  FEATURE(kv_rope, true),
+  FEATURE(no_lse, true),
+  FEATURE(lse_base_e, false),
+  FEATURE(window, false),
+  FEATURE(positions, true),
+  FEATURE(sinks, true),
+  FEATURE(overlap_prologue, true),
+};
+static bool has(const dw__gpu_spec *spec, const feature *f) {
+  int value;
+  memcpy(&value, (const char *)spec + f->offset, sizeof value);
+  return value != 0;
+}
+
+static void meet(suite *s, const suite_case *c) {
+  const dw__gpu_spec *spec = &c->check.spec;
+  bool padded = false;
+  for (size_t i = 0; i < DW__COUNT(features); i++) s->met[i] += has(spec, &features[i]);
+  for (int b = 0; b < spec->batch; b++) padded = padded || c->prefix[0][b] < 0;
+  s->met[DW__COUNT(features)] += spec->soft_cap > 0;
+  s->met[DW__COUNT(features) + 1] += spec->pool_tokens > 0;
+  s->masks[spec->mask_kind]++;
+  s->padded += padded;
+}
+
+static void tell_met(const suite *s) {
+  printf("cases by mask:");
+  for (int i = 0; i < 7; i++) printf(" %s %d", masks[i], s->masks[i]);
+  printf("\ncases with:");
+  for (size_t i = 0; i < DW__COUNT(features); i++) printf(" %s %d", features[i].name, s->met[i]);
+  printf(" soft_cap %d far_pool %d padded %d\n", s->met[DW__COUNT(features)], s->met[DW__COUNT(features) + 1], s->padded);
+}
+
 static void describe(const suite_case *c, int seed, char *text, size_t n) {
-  static const char *const masks[] = {"none", "parents", "bits"};
   char shape[DW_TEXT_MAX], variant[DW_TEXT_MAX];
   const dw__gpu_spec *s = &c->check.spec;
   dw_shape_print(&c->check.shape, shape, sizeof shape);
@@ -160,6 +282,12 @@ static void describe(const suite_case *c, int seed, char *text, size_t n) {
            s->addressing == DW_CSR && s->index64 ? "64" : "", s->addressing == DW_CSR && s->scatter ? " scattered" : "",
            s->lengths_include_drafts ? "all" : "prefix", s->draft_slots ? " draft_slots" : "", s->strided ? " strided" : "",
            s->lse_base_e ? " base_e" : "", c->check.split_tokens);
+  size_t used = strlen(text);
+  if (s->window && used < n) used += (size_t)snprintf(text + used, n - used, " window=%d", s->window);
+  if (s->soft_cap > 0 && used < n) used += (size_t)snprintf(text + used, n - used, " soft_cap=%g", (double)s->soft_cap);
+  for (size_t i = 0; i < DW__COUNT(features); i++)
+    if (features[i].told && used < n && has(s, &features[i]))
+      used += (size_t)snprintf(text + used, n - used, " %s", features[i].name);
 }
 
 // ---- running --------------------------------------------------------------------------------------------------
@@ -191,6 +319,7 @@ static bool run_case(suite *s, int seed) {
   const dw__device *device = dw__gpu_device(s->gpu);
   dw_status status = make_case(s->want, seed, device->cc, device->sm_count, c, &error);
   describe(c, seed, name, sizeof name);
+  meet(s, c);
   if (!status) status = dw__gpu_verify(s->ctx, s->tools, s->judge, &c->check, &verdict, &error);
   *(status ? &s->failed : &s->passed) += 1;
   tell(s, name, &verdict, &error);
@@ -290,6 +419,7 @@ static int run_suite(suite *s) {
   printf("the oracles on CPU and GPU agree within %.1e on %s\n", worst, dw__gpu_device(s->gpu)->name);
   try_images(s);
   run_cases(s);
+  tell_met(s);
   printf("worst row at %.2f of its bound\n%d passed, %d failed\n", s->worst, s->passed, s->failed);
   return s->failed ? CLI_WRONG : CLI_DONE;
 }

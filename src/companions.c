@@ -196,6 +196,10 @@ static dw_status check_rows(const int32_t *qo_indptr, int batch, int width, int 
 
 // ---- planes ---------------------------------------------------------------------------------------------------
 
+static dw_c_divisor divisor(int64_t value) {
+  return (dw_c_divisor){(unsigned)value, value == 1 ? UINT32_MAX : (unsigned)((1ull << 32) / (uint64_t)value)};
+}
+
 static int unit_of(int64_t row_bytes, int64_t token_stride, int64_t page_stride) {
   const int64_t all = row_bytes | token_stride | page_stride;
   return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1;
@@ -224,8 +228,8 @@ static dw_status read_planes(const dw_planes *given, int kinds, int page, int to
                               .token_stride = token,
                               .page_stride = whole,
                               .unit = unit,
-                              .row_units = (int)row_units,
-                              .plane_units = (int)plane_units,
+                              .row_units = divisor(row_units),
+                              .plane_units = divisor(plane_units),
                               .columns = (int)columns,
                               .first_block = (int)*blocks};
     *blocks += (columns + threads - 1) / threads;
@@ -292,7 +296,7 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
   dw_compact_params p = {
     .rows = {a.qo_indptr, a.width, a.batch},
     .kinds = a.plane_kinds,
-    .page = a.page,
+    .page = divisor(a.page),
     .addressing = a.addressing == DW_BLOCK_TABLE,
     .index64 = a.index64 != 0,
     .lengths_include_drafts = a.lengths_include_drafts != 0,
@@ -302,6 +306,8 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
     .draft_slots = a.draft_slots,
     .block_table = a.block_table,
     .block_table_stride = or_default(a.block_table_stride, a.table_columns),
+    .table_columns = a.table_columns,
+    .columns_each = 1,
     .accept_index = a.accept_index,
     .accept_stride = or_default(a.accept_stride, a.accept_columns),
     .accept_columns = a.accept_columns,
@@ -310,6 +316,12 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
     .accept_count = a.accept_count,
   };
   TRY(read_planes(a.planes, a.plane_kinds, a.page, 1, DW_C_COMPACT_THREADS, p.planes, &blocks, error));
+  const int64_t each = blocks * a.batch / DW_C_COMPACT_BLOCKS;
+  if (each > 1) {
+    p.columns_each = each < DW_C_COMPACT_COLUMNS ? (int)each : DW_C_COMPACT_COLUMNS;
+    const int threads = p.columns_each * DW_C_COMPACT_THREADS;
+    TRY(read_planes(a.planes, a.plane_kinds, a.page, 1, threads, p.planes, &blocks, error));
+  }
   return launch(companions, DW__COMPACT, (unsigned)blocks, (unsigned)a.batch, DW_C_COMPACT_THREADS, 0, &p, stream, error);
 }
 
@@ -331,9 +343,9 @@ dw_status dw_kv_move(const dw_companions *companions, const dw_move_args *given,
   if (!a.page) a.page = 1;
   TRY(range(a.page, "page", 1, 1 << 20, "tokens a page", error));
   TRY(range(a.teams, "teams", 0, 65535, "dw_move_list.teams, or more", error));
-  dw_move_params p = {.kinds = a.plane_kinds, .page = 1, .list = a.list};
+  dw_move_params p = {.kinds = a.plane_kinds, .page = divisor(1), .list = a.list};
   TRY(read_planes(a.planes, a.plane_kinds, a.page, a.by_slot ? 1 : a.page, 32, p.planes, &blocks, error));
-  if (a.by_slot && !flatten(p.planes, a.plane_kinds, a.page)) p.page = a.page;
+  if (a.by_slot && !flatten(p.planes, a.plane_kinds, a.page)) p.page = divisor(a.page);
   if (!a.teams) return DW_OK;
   TRY(need(a.list, "list", 16, error));
   return launch(companions, DW__MOVE, (unsigned)blocks, (unsigned)a.teams, 32 * DW_C_SEGMENTS, 0, &p, stream, error);
@@ -393,9 +405,8 @@ dw_status dw_merge_states(const dw_companions *companions, const dw_merge_args *
   TRY(check_call(companions, given, error));
   TRY(dw__read_sized("args", given, &a, sizeof a, error));
   TRY(check_merge(&a, error));
-  dw_merge_params p = {.kinds = a.state_kinds,
-                       .rows = a.rows,
-                       .heads = a.heads,
+  dw_merge_params p = {.rows = a.rows,
+                       .heads = divisor(a.heads),
                        .v = a.v,
                        .out = a.out,
                        .lse = a.lse,
@@ -411,8 +422,10 @@ dw_status dw_merge_states(const dw_companions *companions, const dw_merge_args *
     p.parts += p.states[i].count;
   }
   p.wide = wide;
+  p.halves = 1;
+  for (int i = 0; i < a.state_kinds; i++) p.halves &= a.states[i].dtype != DW_F32;
+  TRY(range((int64_t)a.rows * a.heads, "rows", 0, INT32_MAX, "rows x heads", error));
   const int64_t blocks = ((int64_t)a.rows * a.heads + DW_C_MERGE_WARPS - 1) / DW_C_MERGE_WARPS;
-  TRY(range(blocks, "rows", 0, INT32_MAX, "blocks of the grid", error));
   if (!blocks) return DW_OK;
   return launch(companions, DW__MERGE, (unsigned)blocks, 1, 32 * DW_C_MERGE_WARPS, 0, &p, stream, error);
 }

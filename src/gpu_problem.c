@@ -494,7 +494,7 @@ static dw_status write_mask(dw__gpu_problem *problem, uint64_t seed, dw_error *e
   return status;
 }
 
-// Positions need not follow the tree. Sinks around the size of scores.
+// Positions need not follow the tree. Sinks around the size of scores, some none, some that take nearly all.
 static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
   uint64_t state = stream(seed, STREAM_SCALARS, 0);
   int32_t *positions = (int32_t *)problem->positions.host;
@@ -503,7 +503,10 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
   for (int b = 0; b < problem->spec.batch && positions; b++)
     for (int i = 0; i < problem->rows[b]; i++)
       *positions++ = committed(problem, b) + dw__random_below(&state, problem->rows[b] + 3);
-  for (int h = 0; h < problem->spec.shape.heads && sinks; h++) sinks[h] = (float)(2 * dw__random_normal(&state));
+  for (int h = 0; h < problem->spec.shape.heads && sinks; h++) {
+    int draw = dw__random_below(&state, 8);
+    sinks[h] = draw == 0 ? -INFINITY : draw == 1 ? 20 : (float)(2 * dw__random_normal(&state));
+  }
 }
 
 // ---- writing: places ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ dw_status dw__gpu_judge_solve(dw__gpu_judge *judge, const dw_shape *shape, const
 dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, const int *rows,
                                 dw__comparison *comparison, dw_error *error);
 
-// Some small problems of every addressing, mask and type solved by both oracles. DW_WRONG_RESULT where they differ.
+// Some small problems of every addressing, mask, type and scalar solved by both oracles. DW_WRONG_RESULT where they differ.
 dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_dim_v, double *worst, dw_error *error);
 // How far the GPU's answer to a problem is from the CPU's, of which solve has run: the greatest relative distance of a vector
 // (or distance of a log-sum-exp). Of the plain results, whose roundings fall differently where the tokens are walked in chunks,

@@ -1,6 +1,7 @@
 // Moves -> the form that dw_kv_move takes. templates/kv_move.cuh says what the kernel needs: within a team every row is read before
-// it is overwritten, if the moves of a chain stand in order and a cycle that does not fit into one batch ends a segment.
+// it is overwritten, if the moves of a chain stand in order and a cycle longer than a batch ends a segment.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../templates/companions.h"
@@ -14,7 +15,7 @@ enum {
 // ---- lists that grow ------------------------------------------------------------------------------------------
 
 typedef struct builder {
-  dw__buf entries;   // int64: a move, or -1
+  dw__buf entries;   // int64: a move
   dw__buf segments;  // int32: where each ends
   int open;          // first entry of the segment that is being filled
   int segment;       // most entries of a segment of short chains
@@ -25,10 +26,6 @@ static int segment_count(const builder *b) { return (int)(b->segments.size / siz
 
 static void put(builder *b, int32_t from, int32_t to) {
   int64_t entry = (int64_t)((uint64_t)(uint32_t)to << 32 | (uint32_t)from);
-  dw__buf_append(&b->entries, &entry, sizeof entry);
-}
-static void put_nothing(builder *b) {
-  int64_t entry = -1;
   dw__buf_append(&b->entries, &entry, sizeof entry);
 }
 
@@ -47,19 +44,40 @@ static void end_team(builder *b) {
 
 // ---- chains ---------------------------------------------------------------------------------------------------
 
-// By place: who moves in, and where its own row moves to; -1 nobody, nowhere.
+// By place: who moves in, and where its own row moves to; -1 nobody, nowhere; KNOWN as target: in a chain that was found.
+enum { KNOWN = -2 };
 typedef struct graph {
   int32_t *source, *target;
 } graph;
 
 // A chain is named by the place that its first move fills.
-static int chain_length(const graph *g, int32_t first) {
-  int n = 0;
+typedef struct chain {
+  int32_t first;
+  int length, cycle;
+} chain;
+
+static void find_chain(const graph *g, int32_t first, bool cycle, dw__buf *chains) {
+  chain c = {first, 0, cycle};
   for (int32_t to = first; g->source[to] >= 0; to = g->source[to]) {
-    n++;
+    g->target[to] = KNOWN;
+    c.length++;
     if (g->source[to] == first) break;
   }
-  return n;
+  dw__buf_append(chains, &c, sizeof c);
+}
+
+// Chains that start at a free place, then what is left: cycles.
+static void find_chains(const graph *g, const dw_move *moves, int count, dw__buf *chains) {
+  for (int i = 0; i < count; i++)
+    if (g->source[moves[i].to] >= 0 && g->target[moves[i].to] == -1) find_chain(g, moves[i].to, false, chains);
+  for (int i = 0; i < count; i++)
+    if (g->target[moves[i].to] >= 0) find_chain(g, moves[i].to, true, chains);
+}
+
+static int by_length(const void *a, const void *b) {
+  const chain *x = a, *y = b;
+  if (x->length != y->length) return x->length < y->length ? 1 : -1;
+  return (x->first > y->first) - (x->first < y->first);
 }
 
 // The next move of the chain at *to, which is then done with.
@@ -70,13 +88,8 @@ static void put_next(builder *b, const graph *g, int32_t *to) {
   *to = from;
 }
 
-// A cycle that one batch holds is loaded whole before any of it is stored; it must not lie across two batches.
-static void add_short(builder *b, const graph *g, int32_t first, int n, bool cycle) {
-  int used = entry_count(b) - b->open, in_batch = used % DW_C_BATCH;
-  int pad = cycle && in_batch + n > DW_C_BATCH ? DW_C_BATCH - in_batch : 0;
-  if (used + pad + n > b->segment) end_segment(b);
-  else
-    for (int i = 0; i < pad; i++) put_nothing(b);
+static void add_short(builder *b, const graph *g, int32_t first, int n) {
+  if (entry_count(b) - b->open + n > b->segment) end_segment(b);
   for (int i = 0; i < n; i++) put_next(b, g, &first);
 }
 
@@ -93,18 +106,12 @@ static void add_long(builder *b, const graph *g, int32_t first, int n) {
   }
 }
 
-static void add_chain(builder *b, const graph *g, int32_t first, bool cycle) {
-  int n = chain_length(g, first);
-  if (n > (cycle ? DW_C_BATCH : b->segment)) add_long(b, g, first, n);
-  else add_short(b, g, first, n, cycle);
-}
-
-// Chains that start at a free place, then what is left: cycles.
-static void add_all(builder *b, const graph *g, const dw_move *moves, int count) {
-  for (int i = 0; i < count; i++)
-    if (g->source[moves[i].to] >= 0 && g->target[moves[i].to] < 0) add_chain(b, g, moves[i].to, false);
-  for (int i = 0; i < count; i++)
-    if (g->source[moves[i].to] >= 0) add_chain(b, g, moves[i].to, true);
+// The longest first: they take the longest, and the GPU starts teams in order.
+static void add_all(builder *b, const graph *g, const chain *chains, size_t count) {
+  for (const chain *c = chains; c < chains + count; c++) {
+    if (c->length > (c->cycle ? DW_C_BATCH : b->segment)) add_long(b, g, c->first, c->length);
+    else add_short(b, g, c->first, c->length);
+  }
   end_team(b);
 }
 
@@ -155,8 +162,13 @@ static dw_status pack(const builder *b, int moves, dw_move_list *list, dw_error 
 static dw_status build(const dw_move *moves, int count, int kept, const graph *g, dw_move_list *list, dw_error *error) {
   int share = (kept / DW_C_SEGMENTS + DW_C_BATCH - 1) / DW_C_BATCH * DW_C_BATCH;
   builder b = {.segment = share < DW_C_BATCH ? DW_C_BATCH : share < SEGMENT ? share : SEGMENT};
-  add_all(&b, g, moves, count);
-  dw_status status = b.entries.failed || b.segments.failed ? no_memory(error) : pack(&b, kept, list, error);
+  dw__buf chains = {0};
+  find_chains(g, moves, count, &chains);
+  size_t found = chains.failed ? 0 : chains.size / sizeof(chain);
+  if (found) qsort(chains.data, found, sizeof(chain), by_length);
+  add_all(&b, g, (const chain *)(const void *)chains.data, found);
+  dw_status status = chains.failed || b.entries.failed || b.segments.failed ? no_memory(error) : pack(&b, kept, list, error);
+  dw__buf_free(&chains);
   dw__buf_free(&b.entries);
   dw__buf_free(&b.segments);
   return status;

@@ -549,6 +549,9 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
   if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_STATIC)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)args->mask_kind, "DW_MASK_NONE to DW_MASK_STATIC",
                         "the form of the mask");
+  if (args->mask_kind == DW_MASK_STATIC && !shape->tree_nodes)
+    return dw__fail(error, DW_BAD_ARGUMENT, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree",
+                    "the shape has no tree");
   const struct {
     const char *name;
     const void *pointer;

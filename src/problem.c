@@ -47,6 +47,9 @@ static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
   if ((int)spec->mask_kind < 0 || spec->mask_kind > DW_MASK_STATIC)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_kind", (int)spec->mask_kind, "DW_MASK_NONE to DW_MASK_STATIC",
                         "the form of the mask");
+  if (spec->mask_kind == DW_MASK_STATIC && !spec->shape.tree_nodes)
+    return dw__fail(error, DW_BAD_ARGUMENT, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree",
+                    "the shape has no tree");
   if (spec->mask_shared && (!is_matrix(spec->mask_kind) || !spec->one_tree))
     return dw__fail_int(error, DW_BAD_ARGUMENT, "mask_shared", spec->mask_shared, "0, or one_tree and BYTES_QLEN or BIAS_F32",
                         "one matrix for all requests");

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "random.h"
+#include "rule.h"
 
 const dw__case_scale dw__case_large = {
   .heads = 128, .width = 128, .batch = DW__CASE_BATCH, .longest = 6000, .pairs = 20000000, .wide = true, .widths = true};
@@ -35,6 +36,15 @@ int dw__case_longest(const dw__case *c) {
 
 // ---- a group's shape and variants -----------------------------------------------------------------------------
 
+// A tree in the code, of random or of one long branch.
+static void set_tree(dw_shape *shape, uint64_t *state) {
+  int parents[DW__COUNT(shape->tree)];
+  if (shape->width > (int)DW__COUNT(parents)) return;
+  shape->tree_nodes = shape->width;
+  dw__tree_random(state, shape->width, parents);
+  for (int i = 0; i < shape->width; i++) shape->tree[i] = (signed char)parents[i];
+}
+
 static dw_shape random_shape(const dw__case_scale *scale, uint64_t *state) {
   static const int wide[] = {129, 160, 192, 255, 256, 257, 511, 512, 777, 1024, 1025};
   static const int pages[] = {1, 1, 16, 32, 64, 64, 128};
@@ -56,16 +66,15 @@ static dw_shape random_shape(const dw__case_scale *scale, uint64_t *state) {
   shape.out = one_in(state, 4) ? DW_F32 : one_in(state, 6) ? (dw_dtype)below(state, 2) : shape.q;
   shape.target = scale->target ? scale->target : one_in(state, 2) ? 90 : 120;
   shape.limits = shape.target < 120 ? 120 : 0;
+  if (one_in(state, 3)) set_tree(&shape, state);
   return shape;
 }
 
-// What the rule table returns for some load, or one of the plain families.
-static dw_variant random_variant(const dw_shape *shape, uint64_t *state) {
-  dw_variant variant;
+// What the rule table returns for some loads.
+static void random_variants(const dw_shape *shape, uint64_t *state, dw_variant *variants, int wanted) {
   size_t count = 0;
-  while (dw_variant_enumerate(shape, count, &variant) == DW_OK) count++;
-  dw_variant_enumerate(shape, (size_t)below(state, (int)count), &variant);
-  return variant;
+  while (dw_variant_enumerate(shape, count, &variants[0]) == DW_OK) count++;
+  for (int i = 0; i < wanted; i++) dw_variant_enumerate(shape, (size_t)below(state, (int)count), &variants[i]);
 }
 
 static dw_variant plain_variant(const dw_shape *shape, const char *text) {
@@ -78,18 +87,24 @@ static dw_variant plain_variant(const dw_shape *shape, const char *text) {
   return variant;
 }
 
-void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_shape *shape, dw_variant variants[2]) {
+void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_shape *shape,
+                    dw_variant variants[DW__CASE_VARIANTS]) {
   uint64_t state = stream(seed, 1, group);
   *shape = random_shape(scale, &state);
-  variants[0] = random_variant(shape, &state);
-  variants[0].call = DW_CALL_ANY;
-  variants[1] = variants[0];
-  int second = below(&state, 4);
-  if (second < 2) variants[1].call = DW_CALL_TABLE;
-  else variants[1] = plain_variant(shape, second == 2 ? "family=split" : "family=reference,combine=none");
-  dw_error ignored = {0};
-  if (dw_variant_applicable(shape, &variants[1], &ignored)) variants[1] = variants[0];
-  dw_error_clear(&ignored);
+  bool apart = shape->head_dim_qk > shape->head_dim_v;
+  int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (apart ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
+  random_variants(shape, &state, variants, DW__CASE_VARIANTS);
+  variants[0].call = variants[1].call = variants[2].call = DW_CALL_ANY;
+  int last = below(&state, 4);
+  if (last < 2) variants[2].call = DW_CALL_TABLE;
+  else variants[2] = plain_variant(shape, last == 2 ? "family=split" : "family=reference,combine=none");
+  dw__variant_add_features(&variants[1], one_in(&state, 2) ? all : below(&state, 16) & all);
+  if (one_in(&state, 2)) dw__variant_add_features(&variants[2], below(&state, 16) & all);
+  for (int i = 1; i < DW__CASE_VARIANTS; i++) {
+    dw_error ignored = {0};
+    if (dw_variant_applicable(shape, &variants[i], &ignored)) variants[i] = variants[0];
+    dw_error_clear(&ignored);
+  }
 }
 
 // ---- a case ---------------------------------------------------------------------------------------------------
@@ -117,11 +132,15 @@ void dw__case_settle(dw__case *c) {
   if (c->mask == DW_MASK_BYTES_FULL &&
       (int64_t)c->batch * dw__case_width(c) * (dw__case_longest(c) + dw__case_width(c)) > FULL_MASK_MOST)
     c->mask = DW_MASK_BYTES_QLEN;
+  if (c->mask == DW_MASK_STATIC && !c->shape.tree_nodes) c->mask = DW_MASK_PARENTS;
   if (!has_matrix(c)) c->shared = 0;
-  if (c->mask <= DW_MASK_PARENTS) c->any = 0;
+  if (c->mask <= DW_MASK_PARENTS || c->mask == DW_MASK_STATIC) c->any = 0;
   if (c->mask != DW_MASK_PARENTS) c->dead = 0;
-  if (c->mask == DW_MASK_NONE || c->any) c->tree = 0;
-  if (c->shape.head_dim_qk == c->shape.head_dim_v) c->q_rope = c->kv_rope = 0;
+  if (c->mask == DW_MASK_NONE || c->mask == DW_MASK_STATIC || c->any) c->tree = 0;
+  if (!c->variant.window) c->window = 0;
+  if (!c->variant.soft_cap) c->cap = 0;
+  if (!c->variant.q_rope) c->q_rope = 0;
+  if (!c->variant.kv_rope) c->kv_rope = 0;
   if (!c->replay) c->capture = 0;
   settle_lengths(c);
   if (!fits_table(c)) c->variant.call = DW_CALL_ANY;
@@ -169,7 +188,8 @@ static int choose_size(const dw__case_scale *scale, dw__case *c, uint64_t *state
 static void choose_features(dw__case *c, int longest, uint64_t *state) {
   int width = dw__case_width(c), windows[] = {1, 2, width, 1 + below(state, longest + width), longest + width + 1};
   c->ragged = below(state, 2);
-  c->mask = below(state, 6);
+  c->mask = below(state, c->shape.tree_nodes ? 8 : 6);
+  if (c->mask > DW_MASK_STATIC) c->mask = DW_MASK_STATIC;
   c->shared = one_in(state, 3);
   c->tree = one_in(state, 4) ? below(state, 3) : DW__TREE_RANDOM;
   c->any = one_in(state, 3);
@@ -183,13 +203,13 @@ static void choose_features(dw__case *c, int longest, uint64_t *state) {
   c->shuffle = !one_in(state, 4);
   c->scatter = below(state, 2);
   c->share = one_in(state, 3);
-  c->q_rope = one_in(state, 4);
-  c->kv_rope = one_in(state, 4);
+  c->q_rope = below(state, 2);
+  c->kv_rope = below(state, 2);
   c->no_lse = one_in(state, 8);
   c->base_e = below(state, 2);
-  c->window = one_in(state, 4) ? windows[below(state, DW__COUNT(windows))] : 0;
+  c->window = one_in(state, 2) ? windows[below(state, DW__COUNT(windows))] : 0;
   c->positions = c->window ? below(state, 2) : one_in(state, 8);
-  c->cap = one_in(state, 4) ? 50 + below(state, 5000) : 0;
+  c->cap = one_in(state, 2) ? 50 + below(state, 5000) : 0;
   c->sinks = one_in(state, 4);
   c->overlap = one_in(state, 4);
   c->peaked = one_in(state, 4);
@@ -205,16 +225,15 @@ static void choose_features(dw__case *c, int longest, uint64_t *state) {
 
 void dw__case_make(const dw__case_scale *scale, uint64_t seed, int index, int per_group, dw__case *c) {
   uint64_t state = stream(seed, 2, index);
-  dw_variant variants[2];
+  dw_variant variants[DW__CASE_VARIANTS];
   memset(c, 0, sizeof *c);
   dw__case_group(scale, seed, index / per_group, &c->shape, variants);
   int longest = choose_size(scale, c, &state);
   choose_features(c, longest, &state);
-  bool promise = variants[1].call == DW_CALL_TABLE && below(&state, 2);
-  if (promise) c->table = c->all = 1, c->ragged = c->split = 0;
+  int which = one_in(&state, 4) ? 0 : 1 + below(&state, 2);
+  c->variant = variants[which];
+  if (c->variant.call == DW_CALL_TABLE) c->table = c->all = 1, c->ragged = c->split = 0;
   random_lengths(c, longest, &state);
-  bool second = variants[1].call == DW_CALL_TABLE ? fits_table(c) : one_in(&state, 3);
-  c->variant = variants[second];
   dw__case_settle(c);
 }
 
@@ -342,24 +361,40 @@ static int most_rows(const dw__case *c) {
   return rows;
 }
 
+// The first nodes of a tree are a tree.
+static void set_width(dw__case *c, int width) {
+  c->width = 0;
+  c->shape.width = width;
+  if (c->shape.tree_nodes > width) c->shape.tree_nodes = width;
+  for (int i = c->shape.tree_nodes; i < (int)DW__COUNT(c->shape.tree); i++) c->shape.tree[i] = 0;
+}
+
 static void shrink_shape(dw__case *c, int step) {
   switch (step) {
-    case 0: c->shape.width = most_rows(c), c->width = 0; break;
-    case 1: c->shape.width = (c->shape.width + 1) / 2, c->width = 0; break;
+    case 0: set_width(c, most_rows(c)); break;
+    case 1: set_width(c, (c->shape.width + 1) / 2); break;
     case 2: c->shape.heads = 1; break;
     case 3: c->shape.heads = (c->shape.heads + 1) / 2; break;
     case 4: c->shape.page = 1; break;
-    case 5: c->shape.page = 16; break;
+    case 5: c->shape.page = least(c->shape.page, 16); break;
     case 6: c->shape.out = c->shape.q; break;
     case 7: c->shape.q = c->shape.kv = c->shape.out = DW_BF16; break;
     case 8: c->variant.setmaxnreg = 0; break;
     case 9: c->variant.n_tiles = 1; break;
     case 10: c->variant.call = DW_CALL_ANY; break;
+    case 11: c->variant.window = 0; break;
+    case 12: c->variant.soft_cap = 0; break;
+    case 13: c->variant.q_rope = 0; break;
+    case 14: c->variant.kv_rope = 0; break;
+    case 15:
+      c->shape.tree_nodes = 0;
+      memset(c->shape.tree, 0, sizeof c->shape.tree);
+      break;
   }
 }
 
 // The step-th way to make a case smaller. The cheap ones first, those that need another kernel last. False: there are no more.
-enum { SHAPE_STEPS = 11 };
+enum { SHAPE_STEPS = 16, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
 static bool smaller(dw__case *c, int step) {
   if (step == 0) return c->replay = 0, true;
   if (step == 1) return keep_requests(c, c->batch / 2, c->batch - c->batch / 2), true;
@@ -371,7 +406,8 @@ static bool smaller(dw__case *c, int step) {
   }
   step -= c->batch;
   if (step < (int)DW__COUNT(fields)) {
-    if (step) *at_field(c, &fields[step]) = 0;  // all but batch
+    if (step == FIELD_WIDTH) set_width(c, dw__case_width(c));  // never more rows than before
+    else if (step != FIELD_BATCH) *at_field(c, &fields[step]) = 0;
     return true;
   }
   step -= (int)DW__COUNT(fields);
@@ -389,7 +425,10 @@ static bool smaller(dw__case *c, int step) {
   }
   step -= 4 * c->batch;
   if (step == 0) return c->window /= 2, true;
-  if (step == 1) return c->width = dw__case_width(c) / 2, true;
+  if (step == 1) {
+    if (dw__case_width(c) > 1) c->width = dw__case_width(c) / 2;
+    return true;
+  }
   if (step >= 2 + SHAPE_STEPS) return false;
   shrink_shape(c, step - 2);
   return true;

@@ -13,7 +13,7 @@
   X(batch, 1, DW__CASE_BATCH, "requests")                                      \
   X(width, 0, 1025, "rows a request; 0: the shape's")                          \
   X(ragged, 0, 1, "rows by qo_indptr")                                         \
-  X(mask, 0, 5, "dw_mask")                                                     \
+  X(mask, 0, 6, "dw_mask")                                                     \
   X(shared, 0, 1, "one matrix for all requests")                               \
   X(tree, 0, 2, "dw__tree_kind")                                               \
   X(any, 0, 1, "a mask that is no tree")                                       \
@@ -63,8 +63,11 @@ typedef struct dw__case_scale {
 } dw__case_scale;
 extern const dw__case_scale dw__case_large, dw__case_small;
 
-// Shape and variants of a group of cases: the second variant may serve fewer calls, or be a plain one.
-void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_shape *shape, dw_variant variants[2]);
+// Shape and variants of a group of cases: one that has code for no feature; one for some features; one that serves fewer calls, or
+// a plain family.
+enum { DW__CASE_VARIANTS = 3 };
+void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_shape *shape,
+                    dw_variant variants[DW__CASE_VARIANTS]);
 // Case `index` of a seed; `per_group` neighbours have one shape. The same arguments give the same case.
 void dw__case_make(const dw__case_scale *scale, uint64_t seed, int index, int per_group, dw__case *c);
 // Takes back whatever does not go together, so that what is left is a valid call.

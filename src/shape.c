@@ -58,11 +58,11 @@ static dw_status check_tree(const dw_shape *shape, dw_error *error) {
     return dw__fail_int(error, DW_BAD_SHAPE, "tree", nodes, allowed, "nodes of the tree in the code");
   }
   for (int i = 0; i < most; i++) {
+    if (i < nodes ? shape->tree[i] >= -1 && shape->tree[i] < i : shape->tree[i] == 0) continue;
     snprintf(field, sizeof field, "tree[%d]", i);
     if (i < nodes) snprintf(allowed, sizeof allowed, "-1 to %d", i - 1);
     else snprintf(allowed, sizeof allowed, "0");
-    if (i < nodes ? shape->tree[i] < -1 || shape->tree[i] >= i : shape->tree[i] != 0)
-      return dw__fail_int(error, DW_BAD_SHAPE, field, shape->tree[i], allowed, "a node's parent comes before it");
+    return dw__fail_int(error, DW_BAD_SHAPE, field, shape->tree[i], allowed, "a node's parent comes before it");
   }
   return DW_OK;
 }
@@ -162,11 +162,14 @@ static dw_status parse_preset(const char *preset, const char *rest, dw_shape *sh
   return status;
 }
 
+static char *find_tree(const char *text) {
+  char *found = strstr(text, ",tree=");
+  return found ? found : strstr(text, ":tree=");
+}
+
 // "r.0.0.1": cut out of the text, which is then without it.
 static dw_status parse_tree(char *text, dw_shape *shape, dw_error *error) {
-  char *start = strstr(text, ",tree=");
-  if (!start) start = strstr(text, ":tree=");
-  if (!start) return DW_OK;
+  char *start = find_tree(text);
   char *at = start + strlen(",tree=");
   int nodes = 0;
   for (bool more = true; more; nodes++) {
@@ -192,14 +195,18 @@ static dw_status parse_tree(char *text, dw_shape *shape, dw_error *error) {
 dw_status dw_shape_parse(const char *given, dw_shape *shape, dw_error *error) {
   if (!given || !shape)
     return dw__fail(error, DW_BAD_ARGUMENT, given ? "shape" : "text", "NULL", "not NULL", "nothing to parse");
-  char text[2 * DW_TEXT_MAX];
+  char rest[2 * DW_TEXT_MAX];
+  const char *text = given;
   dw_shape parsed, tree = {0};
-  if (strlen(given) >= sizeof text)
-    return dw__fail_int(error, DW_BAD_SHAPE, "text", (long long)strlen(given), "up to 1023 characters",
-                        "the shape is too long");
-  memcpy(text, given, strlen(given) + 1);
-  const dw_status cut = parse_tree(text, &tree, error);
-  if (cut) return cut;
+  if (find_tree(given)) {
+    if (strlen(given) >= sizeof rest)
+      return dw__fail_int(error, DW_BAD_SHAPE, "text", (long long)strlen(given), "up to 1023 characters",
+                          "the shape is too long");
+    memcpy(rest, given, strlen(given) + 1);
+    const dw_status cut = parse_tree(rest, &tree, error);
+    if (cut) return cut;
+    text = rest;
+  }
   uint32_t seen = 0;
   size_t name = strcspn(text, ",");
   const char *preset = preset_text(text, name);

@@ -6,12 +6,19 @@
 enum {
   DW_C_KINDS = 4,            // kinds of planes of a call, kinds of partial states of a merge
   DW_C_COMPACT_THREADS = 128,
+  DW_C_COMPACT_COLUMNS = 4,  // most columns a thread: what it works out of lists serves them all
+  DW_C_COMPACT_BLOCKS = 256, // that fill any chip: with fewer, a thread gets fewer columns
   DW_C_MERGE_WARPS = 4,      // a warp a vector
   DW_C_EXPAND_WARPS = 8,     // a warp a node
   DW_C_ACCEPT_NODES = 1025,  // shared memory holds a word a node of one request
   DW_C_SEGMENTS = 16,        // a team of moves: warps of a CTA, a segment of the list each
-  DW_C_BATCH = 4,            // moves that a thread loads before it stores any
+  DW_C_BATCH = 4,            // rows that a thread asks for together
 };
+
+// Division by what only the call knows. inverse: 2^32 / value, rounded down; of 1, 2^32 - 1.
+typedef struct dw_c_divisor {
+  unsigned value, inverse;
+} dw_c_divisor;
 
 // Rows of a batch: request b has rows qo_indptr[b] to qo_indptr[b + 1], or `width` rows from b x width on where it is null.
 typedef struct dw_c_rows {
@@ -23,28 +30,32 @@ typedef struct dw_c_rows {
 typedef struct dw_c_planes {
   void *const *bases;  // [count]
   long long token_stride, page_stride;
+  dw_c_divisor plane_units;  // columns of a plane: row_units, or those of all tokens of a page
+  dw_c_divisor row_units;    // columns of a token's row
   int unit;            // bytes: 16, 4 or 1
-  int row_units;       // columns of a token's row
-  int plane_units;     // columns of a plane: row_units, or those of all tokens of a page
   int columns;         // of all planes
   int first_block;     // of the grid's x
 } dw_c_planes;
 
-// dw_kv_compact: grid (blocks of all kinds, batch), DW_C_COMPACT_THREADS threads.
+// dw_kv_compact: grid (blocks of all kinds, batch), DW_C_COMPACT_THREADS threads. In order of first use, the planes last.
 typedef struct dw_compact_params {
-  dw_c_planes planes[DW_C_KINDS];
-  dw_c_rows rows;
-  int kinds, page, addressing, index64, lengths_include_drafts;
+  const int *accept_index;  // [batch, accept_stride]
+  long long accept_stride;
+  int accept_columns;
+  int addressing, index64, lengths_include_drafts;
   const int *kv_len;
+  dw_c_rows rows;
   const int *kv_indptr;
   const void *kv_indices, *draft_slots;
   const int *block_table;
   long long block_table_stride;
-  const int *accept_index;  // [batch, accept_stride]
-  long long accept_stride;
-  int accept_columns;
+  int table_columns;
+  int columns_each;  // of a thread, DW_C_COMPACT_THREADS apart: 1 to DW_C_COMPACT_COLUMNS
+  dw_c_divisor page;
   int next_drafts;
+  int kinds;
   int *new_len, *accept_count;  // [batch] or null
+  dw_c_planes planes[DW_C_KINDS];
 } dw_compact_params;
 
 // dw_kv_move: grid (blocks of all kinds, teams), 32 x DW_C_SEGMENTS threads. `list` as made by dw_move_plan:
@@ -53,10 +64,10 @@ typedef struct dw_move_header {
   int teams, entries, pad[2];
 } dw_move_header;
 typedef struct dw_move_params {
-  dw_c_planes planes[DW_C_KINDS];
-  int kinds;
-  int page;  // tokens a page where a move is of a slot and pages have a gap between them, else 1
   const void *list;
+  dw_c_divisor page;  // tokens a page where a move is of a slot and pages have a gap between them, else 1
+  int kinds;
+  dw_c_planes planes[DW_C_KINDS];
 } dw_move_params;
 
 // `count` partial results of the same rows.
@@ -70,8 +81,10 @@ typedef struct dw_c_states {
 // dw_merge_states: grid (vectors / DW_C_MERGE_WARPS), 32 x DW_C_MERGE_WARPS threads. A vector is a row's head.
 typedef struct dw_merge_params {
   dw_c_states states[DW_C_KINDS];
-  int kinds, parts, rows, heads, v;  // parts: states of all kinds
+  dw_c_divisor heads;
+  int parts, rows, v;  // parts: states of all kinds
   int wide;  // eight elements at a time: every address is fit for it
+  int halves;  // no state is of fp32
   void *out;
   float *lse;
   long long out_row_stride, out_head_stride, lse_row_stride, lse_head_stride;

@@ -188,6 +188,14 @@ DEV void start_vector(const dw_oracle_params &p, const Span &s, int index, Vecto
   for (int i = 0; i < V_EACH; i++) v.out[i] = 0;
 }
 
+// The plain kernel's weights count from the sink on, until a score is greater; the first chunk sums it up.
+template <class T>
+DEV void start_at_sink(float sink, bool counted, Vector<T> &v) {
+  if (!v.live || sink == (float)minus_infinity()) return;
+  v.max = sink;
+  v.sum = counted;
+}
+
 DEV void load_token(const dw_oracle_params &p, s64 slot, u16 (&raw)[Q_EACH]) {
   const s64 page = slot / p.page, in_page = slot % p.page;
   const u16 *kv = (const u16 *)p.kv + page * p.kv_page_stride + in_page * p.kv_token_stride;
@@ -285,6 +293,10 @@ DEV void attend(const dw_oracle_params &p) {
   Vector<T> v[DW_T_WARP_VECTORS];
 #pragma unroll
   for (int k = 0; k < DW_T_WARP_VECTORS; k++) start_vector(p, s, first + k, v[k]);
+  if (ROUNDED && p.sinks) {
+#pragma unroll
+    for (int k = 0; k < DW_T_WARP_VECTORS; k++) start_at_sink(p.sinks[(first + k) % p.heads], chunk == 0, v[k]);
+  }
   const s64 begin = (s64)chunk * p.chunk_tokens, past = begin + p.chunk_tokens;
   const int end = past < s.tokens ? (int)past : s.tokens;
   for (s64 at = begin; at < end; at += 32) take_tokens<T, ROUNDED>(p, s, b, (int)at, end, v);
@@ -309,7 +321,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_plain(const __grid_constant
   attend<float, true>(p);
 }
 
-// A vector's chunks and its sink, in double for both: the plain kernel's own error is made before.
+// A vector's chunks, in double for both: the plain kernel's own error is made before, and its sink is in them.
 extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid_constant__ dw_oracle_params p) {
   const Span s = span_of(p, blockIdx.y);
   const int index = (int)blockIdx.x * DW_T_WARPS + (int)warp_id();
@@ -320,10 +332,10 @@ extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid
   for (int i = 0; i < V_EACH; i++) out[i] = 0;
   for (int c = 0; c < p.chunks; c++)
     if (p.part_sum[c * vectors + vector] > 0 && p.part_max[c * vectors + vector] > max) max = p.part_max[c * vectors + vector];
-  if (p.sinks && !is_dead(p, s, index / p.heads)) {
+  if (p.sinks && !p.rounded && !is_dead(p, s, index / p.heads)) {
     const double sink = p.sinks[index % p.heads];
     if (sink > max) max = sink;
-    sum = exp(sink - max);
+    if (sink > minus_infinity()) sum = exp(sink - max);
   }
   for (int c = 0; c < p.chunks; c++) {
     const s64 at = c * vectors + vector;

@@ -3,29 +3,36 @@
 // moved before. The list ends at -1, and at any id that does not ascend or is no draft, so that nothing else is ever touched.
 #pragma once
 
-// Where a request's drafts are listed: entry of draft d is at first + d, or at first + (prefix + d) / page of a block table.
-// Found in two steps, so that the entries of a row's two places are on their way together.
+// From launch to first store a block waits three times: for the lists' entries that need nothing of one another, for the drafts'
+// entries, for the rows. Whatever else there is to work out is worked out meanwhile.
 struct DraftList {
   const void *list;
-  s64 first;
+  s64 first;  // entry of draft d: at first + d, or at first + (prefix + d) / page of a block table
   int prefix;
   bool table, wide;
 };
-DEV s32 draft_entry(const DraftList &l, int page, int draft) {
-  const s64 at = l.first + (l.table ? (int)((u32)(l.prefix + draft) / (u32)page) : draft);
-  return l.wide ? (s32)ldg_nc_s64((const s64 *)l.list + at) : ldg_nc_s32((const s32 *)l.list + at);
+struct DraftPlace {
+  s32 entry;
+  u32 in_page;
+};
+DEV DraftPlace find_draft(const DraftList &l, const dw_c_divisor &page, int draft) {
+  DraftPlace place = {};
+  s64 at = l.first;
+  if (l.table) at += divide(l.prefix + draft, page, place.in_page);
+  else at += draft;
+  place.entry = l.wide ? (s32)ldg_nc_s64((const s64 *)l.list + at) : ldg_nc_s32((const s32 *)l.list + at);
+  return place;
 }
 // Bytes from a plane's start to the draft's place.
-DEV s64 draft_offset(const DraftList &l, const dw_c_planes &planes, int page, s32 entry, int draft) {
-  if (!l.table) return slot_offset(planes, page, entry);
-  return entry * planes.page_stride + (u32)(l.prefix + draft) % (u32)page * planes.token_stride;
+DEV s64 draft_offset(const DraftList &l, const dw_c_planes &planes, const dw_c_divisor &page, const DraftPlace &place) {
+  if (!l.table) return slot_offset(planes, page, place.entry);
+  return place.entry * planes.page_stride + place.in_page * planes.token_stride;
 }
 
 template <class T>
 DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   const int b = blockIdx.y, lane = lane_id();
   const s32 *list = p.accept_index + b * p.accept_stride;
-  // Loads that need nothing of one another come first.
   int id = lane < p.accept_columns ? ldg_nc_s32(list + lane) : -1;
   const int kv_len = ldg_nc_s32(p.kv_len + b);
   const Rows rows = rows_of(p.rows, b);
@@ -34,7 +41,16 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   l.wide = !l.table && p.index64;
   l.list = l.table ? p.block_table : p.draft_slots ? p.draft_slots : p.kv_indices;
   const s32 listed_from = l.table || p.draft_slots ? 0 : ldg_nc_s32(p.kv_indptr + b);
-  u8 *column = find_column(planes, DW_C_COMPACT_THREADS, threadIdx.x);
+  // Which of a table's pages hold the drafts, the length has yet to say; all of a short row are on their way until then.
+  const int sector = threadIdx.x * 8;
+  if (l.table && blockIdx.x == 0 && sector < p.table_columns && p.table_columns <= DW_C_COMPACT_THREADS * 8)
+    prefetch_l2(p.block_table + b * p.block_table_stride + sector);
+  u8 *columns[DW_C_COMPACT_COLUMNS];
+#pragma unroll
+  for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++) {
+    const int before = ((int)blockIdx.x - planes.first_block) * p.columns_each + c;
+    columns[c] = c < p.columns_each ? find_column(planes, before * DW_C_COMPACT_THREADS + threadIdx.x) : nullptr;
+  }
   const Tokens tokens = tokens_of(kv_len, rows.count, p.lengths_include_drafts);
   l.prefix = tokens.prefix;
   l.first = l.table ? b * p.block_table_stride : p.draft_slots ? rows.first : (s64)listed_from + tokens.prefix;
@@ -50,27 +66,31 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
     const bool moves = lane < listed && id != k;
     s64 from = 0, to = 0;
     if (moves) {
-      const s32 entry = draft_entry(l, p.page, id), other = draft_entry(l, p.page, k);
-      from = draft_offset(l, planes, p.page, entry, id);
-      to = draft_offset(l, planes, p.page, other, k);
+      const DraftPlace source = find_draft(l, p.page, id), target = find_draft(l, p.page, k);
+      from = draft_offset(l, planes, p.page, source);
+      to = draft_offset(l, planes, p.page, target);
     }
     u32 left = vote_ballot(moves);
     while (left) {
-      T held[DW_C_BATCH];
+      T held[DW_C_BATCH][DW_C_COMPACT_COLUMNS];
       u32 rest = left;
 #pragma unroll
       for (int j = 0; j < DW_C_BATCH; j++) {
         if (!rest) break;
         const s64 offset = shuffle_s64(from, lowest_bit(rest));
         rest &= rest - 1;
-        if (column) held[j] = load_unit<T>(column + offset);
+#pragma unroll
+        for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++)
+          held[j][c] = load_unit_if<T>((u64)columns[c] + offset, columns[c]);
       }
 #pragma unroll
       for (int j = 0; j < DW_C_BATCH; j++) {
         if (!left) break;
         const s64 offset = shuffle_s64(to, lowest_bit(left));
         left &= left - 1;
-        if (column) store_unit<T>(column + offset, held[j]);
+#pragma unroll
+        for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++)
+          if (columns[c]) store_unit<T>(columns[c] + offset, held[j][c]);
       }
     }
     kept += listed;
@@ -84,7 +104,7 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
 }
 
 extern "C" __global__ void __launch_bounds__(DW_C_COMPACT_THREADS) dw_kv_compact(const __grid_constant__ dw_compact_params p) {
-  const dw_c_planes &planes = p.planes[kind_of(p.planes, p.kinds)];
+  const dw_c_planes planes = planes_of(p.planes, p.kinds);
   if (planes.unit == 16) compact<u32x4>(p, planes);
   else if (planes.unit == 4) compact<u32>(p, planes);
   else compact<u8>(p, planes);

@@ -2,6 +2,14 @@
 // of it, so that order within a thread is all the order there has to be.
 #pragma once
 
+// n / d, and what is left.
+DEV u32 divide(u32 n, const dw_c_divisor &d, u32 &rest) {
+  u32 quotient = (u32)((u64)n * d.inverse >> 32);  // right, or one too low
+  rest = n - quotient * d.value;
+  if (rest >= d.value) rest -= d.value, quotient++;
+  return quotient;
+}
+
 struct Rows {
   int first, count;
 };
@@ -36,6 +44,15 @@ template <>
 DEV u32x4 load_unit<u32x4>(const u8 *p) {
   return ldg_cg_v4(p);
 }
+// Zeros where it is not wanted.
+template <class T>
+DEV T load_unit_if(u64 address, bool wanted) {
+  return wanted ? load_unit<T>((const u8 *)address) : T{};
+}
+template <>
+DEV u32x4 load_unit_if<u32x4>(u64 address, bool wanted) {
+  return ldg_cg_v4_if((const void *)address, wanted);
+}
 template <class T>
 DEV void store_unit(u8 *p, T v) {
   *(volatile T *)p = v;
@@ -45,25 +62,29 @@ DEV void store_unit<u32x4>(u8 *p, u32x4 v) {
   stg_cg_v4(p, v);
 }
 
-// The kind of planes that this block works on.
-DEV int kind_of(const dw_c_planes (&planes)[DW_C_KINDS], int kinds) {
-  int kind = 0;
-  for (int k = 1; k < kinds; k++)
-    if ((int)blockIdx.x >= planes[k].first_block) kind = k;
-  return kind;
+// The kind of planes that this block works on. By value: parameters are read at places that the compiler knows.
+DEV dw_c_planes planes_of(const dw_c_planes (&planes)[DW_C_KINDS], int kinds) {
+  dw_c_planes found = planes[0];
+#pragma unroll
+  for (int k = 1; k < DW_C_KINDS; k++)
+    if (k < kinds && (int)blockIdx.x >= planes[k].first_block) found = planes[k];
+  return found;
 }
 
-// This thread's column: its address in token 0 of slot or page 0, or null past the last column.
-DEV u8 *find_column(const dw_c_planes &planes, int threads, int thread) {
-  const int column = ((int)blockIdx.x - planes.first_block) * threads + thread;
+// A column's address in token 0 of slot or page 0, or null past the last column.
+DEV u8 *find_column(const dw_c_planes &planes, int column) {
   if (column >= planes.columns) return nullptr;
-  const int in_plane = column % planes.plane_units;
-  u8 *base = (u8 *)ldg_nc_s64((const s64 *)planes.bases + column / planes.plane_units);
-  return base + in_plane / planes.row_units * planes.token_stride + (s64)(in_plane % planes.row_units) * planes.unit;
+  u32 in_plane, in_row;
+  const u32 plane = divide(column, planes.plane_units, in_plane);
+  u8 *base = (u8 *)ldg_nc_s64((const s64 *)planes.bases + plane);
+  const u32 token = divide(in_plane, planes.row_units, in_row);
+  return base + token * planes.token_stride + (s64)in_row * planes.unit;
 }
 
 // Bytes from a plane's start to a token slot.
-DEV s64 slot_offset(const dw_c_planes &planes, int page, s32 slot) {
-  if (page == 1) return slot * planes.page_stride;
-  return (u32)slot / (u32)page * planes.page_stride + (u32)slot % (u32)page * planes.token_stride;
+DEV s64 slot_offset(const dw_c_planes &planes, const dw_c_divisor &page, s32 slot) {
+  if (page.value == 1) return slot * planes.page_stride;
+  u32 in_page;
+  const u32 number = divide(slot, page, in_page);
+  return number * planes.page_stride + in_page * planes.token_stride;
 }

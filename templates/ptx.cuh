@@ -119,6 +119,16 @@ DEV u32x4 ldg_cg_v4(const void *p) {
                : "memory");
   return v;
 }
+// Zeros where it is not wanted, so that the registers depend on nothing before and no copy has to wait for the load.
+DEV u32x4 ldg_cg_v4_if(const void *p, bool wanted) {
+  u32x4 v;
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+               " @p ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+               : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+               : "l"(p), "r"((u32)wanted)
+               : "memory");
+  return v;
+}
 DEV float ldg_cg_f32(const float *p) {
   float v;
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");

@@ -117,18 +117,21 @@ DEV u32 words_bits(const dw_params &p, const Request &r, int node, int base) {
   if (shift && (base | 31) + 1 < r.nodes) bits |= ldg_nc_u32(words + 1) << (32 - shift);
   return bits;
 }
-// A byte or a float for each draft.
+// A byte or a float for each draft: where that of draft `base` is, and what one says.
+DEV s64 element_place(const dw_params &p, const Request &r, int node, int base) {
+  return (p.mask_kind == DW_P_MASK_BYTES_FULL
+            ? ldg_nc_s64(p.mask_indptr + r.index) + (s64)node * (r.prefix + r.nodes) + r.prefix
+            : r.index * p.mask_request_stride + node * p.mask_row_stride) + base;
+}
+DEV bool element_sees(const dw_params &p, s64 at) {
+  return p.mask_kind == DW_P_MASK_BIAS_F32 ? bits_to_float(ldg_nc_u32((const float *)p.mask + at)) > MINUS_INF
+                                           : ldg_nc_u8((const u8 *)p.mask + at) != 0;
+}
 DEV u32 elements_bits(const dw_params &p, const Request &r, int node, int base) {
-  const s64 at = (p.mask_kind == DW_P_MASK_BYTES_FULL
-                    ? ldg_nc_s64(p.mask_indptr + r.index) + (s64)node * (r.prefix + r.nodes) + r.prefix
-                    : r.index * p.mask_request_stride + node * p.mask_row_stride) + base;
+  const s64 at = element_place(p, r, node, base);
   const int count = r.nodes - base < 32 ? r.nodes - base : 32;
   u32 bits = 0;
-  for (int j = 0; j < count; j++) {
-    const bool seen = p.mask_kind == DW_P_MASK_BIAS_F32 ? bits_to_float(ldg_nc_u32((const float *)p.mask + at + j)) > MINUS_INF
-                                                        : ldg_nc_u8((const u8 *)p.mask + at + j) != 0;
-    bits |= (u32)seen << j;
-  }
+  for (int j = 0; j < count; j++) bits |= (u32)element_sees(p, at + j) << j;
   return bits;
 }
 // Which of the drafts base, base + 1, ... does the mask let a node see? Bits past the request's drafts are garbage.
@@ -140,19 +143,19 @@ DEV u32 mask_bits(const dw_params &p, const Request &r, int node, int base) {
   if (p.mask_kind == DW_P_MASK_BITS || p.mask_kind == DW_P_MASK_PACKED) return words_bits(p, r, node, base);
   return elements_bits(p, r, node, base);
 }
-// The drafts from `base` on that exist (a padded request may be shorter than its rows).
-DEV u32 draft_bits(const dw_params &p, const Request &r, int node, int base) {
-  const int left = r.total - r.prefix - base;
-  if (left <= 0) return 0;
+// The same of the first `count` drafts alone.
+DEV u32 first_bits(const dw_params &p, const Request &r, int node, int base, int count) {
+  if (count <= base) return 0;
   const u32 bits = mask_bits(p, r, node, base);
-  return left < 32 ? bits & ((1u << left) - 1) : bits;
+  return count - base < 32 ? bits & ((1u << (count - base)) - 1) : bits;
 }
-
-// All of up to 64 drafts.
-DEV u64 all_draft_bits(const dw_params &p, const Request &r, int node) {
+// Drafts in the KV: a padded request may be shorter than its rows.
+DEV int draft_count(const Request &r) { return r.total - r.prefix; }
+// All of a node's up to 64 drafts, whether they are in the KV or not.
+DEV u64 tree_bits(const dw_params &p, const Request &r, int node) {
   u64 bits = 0;
 #pragma unroll 1
-  for (int base = 0; base < WIDTH; base += 32) bits |= (u64)draft_bits(p, r, node, base) << base;
+  for (int base = 0; base < WIDTH; base += 32) bits |= (u64)first_bits(p, r, node, base, r.nodes) << base;
   return bits;
 }
 
@@ -163,7 +166,7 @@ DEV int node_position(const dw_params &p, const Request &r, int node) {
   int depth = 0;
 #pragma unroll 1
   for (int base = 0; base < r.nodes; base += 32) {
-    u32 bits = draft_bits(p, r, node, base);
+    u32 bits = first_bits(p, r, node, base, r.nodes);
     if (node >= base && node < base + 32) bits &= ~(1u << (node - base));
     depth += count_bits(bits);
   }
@@ -180,7 +183,7 @@ DEV u64 window_drafts(const dw_params &p, const Request &r, u64 drafts, int firs
   u64 seen = 0;
 #pragma unroll 1
   for (int draft = 0; draft < r.nodes; draft++)
-    if (drafts >> draft & 1 && position_in(p, r, draft, all_draft_bits(p, r, draft)) >= first) seen |= 1ull << draft;
+    if (drafts >> draft & 1 && position_in(p, r, draft, tree_bits(p, r, draft)) >= first) seen |= 1ull << draft;
   return seen;
 }
 // The first position that a node may see; below every position without a window.
@@ -206,7 +209,7 @@ DEV u32 visible_tokens(const dw_params &p, const Request &r, int node, int first
   const int column = t0 - r.prefix;  // draft that bit 0 stands for; negative inside the prefix
   if (column <= -32) return tokens_from(first, t0);
   const int base = column > 0 ? column : 0;
-  const u32 drafts = window_bits(p, r, draft_bits(p, r, node, base), base, first);
+  const u32 drafts = window_bits(p, r, first_bits(p, r, node, base, draft_count(r)), base, first);
   return column >= 0 ? drafts : drafts << -column | (((1u << -column) - 1) & tokens_from(first, t0));
 }
 // A padding node sees nothing, not even the prefix. Once packed, a row of PARENTS without its own bit is dead.
@@ -231,7 +234,12 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 }
 
 // ---- soft cap -------------------------------------------------------------------------------------------------
-// cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x).
+// cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x); near 0, where that cancels, by its series. Both are
+// computed: lanes of a warp that part here cost more.
 DEV float soft_cap(const dw_params &p, float s) {
-  return !capped(p) ? s : p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(s * p.cap_scale));
+  if (!capped(p)) return s;
+  const float exponent = s * p.cap_scale, x = exponent * 0.34657359027997265f, xx = x * x;
+  const float near = s * (1.f + xx * (-1.f / 3 + xx * (2.f / 15 - xx * (17.f / 315))));
+  const float far = p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(exponent));
+  return xx < 0.015625f ? near : far;
 }

@@ -325,12 +325,13 @@ DEV void softmax_view(const dw_params &p, const Cta &c, int node_x, int node_y, 
   for (int i = 0; i < 2; i++) {
     const int node = i ? node_y : node_x;
     if (node < 0) continue;
-    u64 mask = MASK_WORDS <= 2 ? all_draft_bits(p, c.request, node) : 0;
+    u64 mask = MASK_WORDS <= 2 ? tree_bits(p, c.request, node) : 0;
     int first = 0;
     if (window(p)) {
       first = (MASK_WORDS <= 2 ? position_in(p, c.request, node, mask) : node_position(p, c.request, node)) - window(p) + 1;
       if (MASK_WORDS <= 2 && first > c.request.prefix) mask = window_drafts(p, c.request, mask, first);
     }
+    if (draft_count(c.request) < 64) mask &= (1ull << draft_count(c.request)) - 1;
     if (i) masks[1] = mask, firsts[1] = first;
     else masks[0] = mask, firsts[0] = first;
   }

@@ -20,11 +20,11 @@ struct alignas(16) f32x4 {
   float x, y, z, w;
 };
 
-// Tables known when the source is made.
+// Tables known when the source is made. In global memory: a bank of constants of its own would make every launch longer.
 #ifdef __CUDACC__
-#define DW_CONSTANT static __constant__
+#define DW_TABLE static __device__
 #else
-#define DW_CONSTANT static
+#define DW_TABLE static
 #endif
 
 // An address inside the CTA's shared memory window (bytes). After mapa() it may name a peer CTA of the cluster.

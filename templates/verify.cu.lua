@@ -44,7 +44,11 @@ constexpr int HEADS = ${heads}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${hea
 constexpr bool KV_F16 = ${bool(kv == "fp16")};
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool HAS_TREE = ${bool(#nodes > 0)};
-DW_CONSTANT const u64 STATIC_TREE[] = {${#nodes > 0 and table.concat(nodes, ", ") or "0"}};  // bit j of node i: i sees draft j
+@ if #nodes > 0 then
+DW_TABLE const u64 STATIC_TREE[] = {${table.concat(nodes, ", ")}};  // bit j of node i: i sees draft j
+@ else
+constexpr const u64 *STATIC_TREE = nullptr;
+@ end
 constexpr bool CALL_TABLE = ${bool(call == "table")};
 constexpr bool CHECKED = ${bool(checked)};
 constexpr bool WITH_WINDOW = ${bool(window)}, WITH_SOFT_CAP = ${bool(soft_cap)};

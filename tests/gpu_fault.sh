@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# gpu_fault.sh COMMAND TEMPLATES: a kernel whose chain mask is off by one has to fail the suite.
+# gpu_fault.sh COMMAND TEMPLATES: a kernel that hides each request's last draft has to fail the suite.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp -r "$2" "$folder/templates"
-sed -i 's/chain_bits(node - base)/chain_bits(node - base + 1)/' "$folder/templates/request.cuh"
+sed -i 's/bits & ((1u << left) - 1)/bits \& ((1u << (left - 1)) - 1)/' "$folder/templates/request.cuh"
 if cmp -s "$2/request.cuh" "$folder/templates/request.cuh"; then echo "the fault found no place"; exit 1; fi
 code=0
 DRAFTWOOD_TEMPLATES=$folder/templates "$1" verify --device gpu --suite --quick --small --cases 1 --seed 1 \

@@ -37,7 +37,7 @@ typedef struct launch {
   const function *kernel;
   unsigned grid[3], block[3];
   size_t shared;
-  _Alignas(16) unsigned char params[sizeof(dw_params) > 512 ? sizeof(dw_params) : 512];
+  _Alignas(16) unsigned char params[4096];  // what the driver allows
 } launch;
 
 typedef struct graph {

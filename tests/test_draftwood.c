@@ -31,7 +31,7 @@
 #define DECLARE_combine "param.string"
 #define DECLARE_call "param.string"
 static const char declarations[] =
-  "@ for _, name in ipairs{'attention', 'q', 'kv', 'out'} do param.string(name) end\n"
+  "@ for _, name in ipairs{'attention', 'q', 'kv', 'out', 'tree'} do param.string(name) end\n"
   "@ for _, name in ipairs{'heads', 'kv_heads', 'width', 'head_dim_qk', 'head_dim_v', 'page', 'target', 'limits', 'shared_bytes'} do "
   "param.int(name) end\n"
 #define DW_PARAM(name, kind, least, most, normal, help) "@ " DECLARE_##kind "('" #name "')\n"

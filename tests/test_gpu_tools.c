@@ -94,6 +94,12 @@ static int most_tokens(const dw__problem *problem) {
 static void solve(const dw__problem *problem, const char *kernel, int chunk_tokens, answer *a) {
   const dw_shape *shape = &problem->spec.shape;
   dw_oracle_params p = dw__gpu_oracle_params(shape, &problem->args, most_tokens(problem));
+  unsigned rows = (unsigned)(shape->width + DW_T_WARPS - 1) / DW_T_WARPS;
+  int *positions = calloc((size_t)p.total_q + 1, sizeof *positions);
+  if (p.window && !p.positions) {
+    p.positions = p.depth_positions = positions;
+    run("dw_oracle64_depth", &p, rows, (unsigned)p.batch, 1, DW_T_THREADS);
+  }
   p.chunk_tokens = chunk_tokens;
   p.chunks = most_tokens(problem) / chunk_tokens + 1;
   size_t parts = (size_t)p.total_q * (size_t)p.heads * (size_t)p.chunks;
@@ -111,6 +117,7 @@ static void solve(const dw__problem *problem, const char *kernel, int chunk_toke
   free(p.part_out);
   free(p.part_max);
   free(p.part_sum);
+  free(positions);
 }
 
 static void check_problem(const dw__problem_spec *spec, int chunk_tokens) {
@@ -136,7 +143,7 @@ static const int prefixes[] = {0, 70, 33, 1}, rows[] = {5, 3, 0, 1};
 
 static void oracle_agrees_over_csr(void **state) {
   (void)state;
-  for (int mask = 0; mask < 3; mask++)
+  for (int mask = 0; mask < 6; mask++)
     for (int drafts = 0; drafts < 3; drafts++) {
       dw__problem_spec spec = {.shape = shape_of(3, mask == 1 ? 16 : 1, DW_BF16, DW_BF16),
                                .batch = 4,
@@ -164,7 +171,7 @@ static void oracle_agrees_over_block_tables(void **state) {
                              .batch = 4,
                              .prefix = prefixes,
                              .rows = i == 5 ? NULL : rows,
-                             .mask_kind = (dw_mask)(i % 3),
+                             .mask_kind = (dw_mask)(5 - i),
                              .tree = DW__TREE_RANDOM,
                              .addressing = DW_BLOCK_TABLE,
                              .lengths_include_drafts = i % 2,
@@ -176,6 +183,40 @@ static void oracle_agrees_over_block_tables(void **state) {
                              .spare_pages = 1,
                              .seed = (uint64_t)(100 + i)};
     check_problem(&spec, 64);
+  }
+}
+
+static void oracle_agrees_on_scalars_and_parts(void **state) {
+  (void)state;
+  for (int i = 0; i < 24; i++) {
+    bool elsewhere = i % 6 == 5;
+    dw__problem_spec spec = {.shape = shape_of(3, i % 2 ? 16 : 1, DW_BF16, DW_BF16),
+                             .batch = 4,
+                             .prefix = prefixes,
+                             .rows = i % 5 == 4 ? NULL : rows,
+                             .mask_kind = (dw_mask)(i % 6),
+                             .tree = DW__TREE_RANDOM,
+                             .one_tree = i > 11,
+                             .mask_shared = i > 11 && (i % 6 == 3 || i % 6 == 5),
+                             .addressing = i % 4 > 1 ? DW_BLOCK_TABLE : DW_CSR,
+                             .lengths_include_drafts = i % 3 == 0,
+                             .drafts_elsewhere = elsewhere,
+                             .window = elsewhere    ? 0
+                                       : i % 4 == 0 ? 1
+                                                    : 3 * i,
+                             .positions = i % 3,
+                             .soft_cap = i % 2 ? 0 : 0.5f + (float)i / 8,
+                             .sinks = i % 3 == 1,
+                             .q_rope = i % 2,
+                             .kv_rope = i / 2 % 2,
+                             .dead_nodes = 1,
+                             .strided = i / 3 % 2,
+                             .shuffle = 1,
+                             .q_scale = 2,
+                             .lse_base_e = i % 2,
+                             .spare_pages = 1,
+                             .seed = (uint64_t)(200 + i)};
+    check_problem(&spec, 32);
   }
 }
 
@@ -297,6 +338,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(oracle_agrees_over_csr),
     cmocka_unit_test(oracle_agrees_over_block_tables),
+    cmocka_unit_test(oracle_agrees_on_scalars_and_parts),
     cmocka_unit_test(compare_finds_each_error),
     cmocka_unit_test(outside_and_differ_count),
     cmocka_unit_test(fill_is_normal_and_only_where_used),

@@ -3,6 +3,7 @@
 //
 // | case | here |
 // |---|---|
+// | a04 | requests shorter than their drafts, with a window |
 // | a07 | rows that see nothing, by a mask of any form or by a window, alone and with a sink |
 // | a09 | a window that begins inside a row's range of tiles |
 // | a14 | ranks with a part of the prefix each, and the drafts: merged by dw_merge_states, in both bases |
@@ -124,6 +125,23 @@ static void a07_window_that_shows_nothing(void **state) {
       for (int node = 0; node < 9; node++) assert_true(kt_same_rows(&a, node, &b, node, 1) == (node != 4 && node != 6));
       kt_drop(&a), kt_drop(&b);
       dw__problem_free(usual), dw__problem_free(problem);
+    }
+}
+
+// Requests shorter than their drafts: a row stands where its mask says, also where it does not see all of those drafts.
+static void a04_window_of_short_requests(void **state) {
+  (void)state;
+  static const int prefix[] = {30, 0, 0, 0};
+  for (int i = 0; i < COUNT(all_variants); i++)
+    for (int k = 0; k < 6; k++) {
+      dw__problem_spec spec = spec_of(SMALL, 4, prefix, NULL, k < 5 ? forms[k] : DW_MASK_NONE);
+      spec.window = 3;
+      dw__problem *problem = kt_problem(&spec);
+      for (int b = 1; b < 4; b++) kt_lengths(problem)[b] = 1 + 3 * (b - 1);
+      kt_note("%s, form %d", all_variants[i], (int)spec.mask_kind);
+      kt_solve(problem);
+      kt_run_check(kt_kernel_for(problem, all_variants[i]), problem);
+      dw__problem_free(problem);
     }
 }
 
@@ -647,10 +665,46 @@ static void d10_two_prompts_in_every_form(void **state) {
   }
 }
 
+// ---- a tree in the code ---------------------------------------------------------------------------------------
+
+// The shape's tree gives the bits of the same tree in PARENTS, whole and in requests that have its first nodes only.
+static void static_tree_is_its_parents(void **state) {
+  (void)state;
+  uint64_t seed = 20261130;
+  static const int widths[] = {1, 2, 9, 33, 64};
+  for (int i = 0; i < COUNT(widths) * COUNT(all_variants); i++) {
+    const int width = widths[i / COUNT(all_variants)];
+    int parents[64], prefix[] = {0, 33, 17}, rows[] = {width, width / 2, width};
+    dw_shape shape = kt_shape(SMALL), plain = shape;
+    plain.width = shape.width = shape.tree_nodes = width;
+    dw__tree_random(&seed, width, parents);
+    for (int n = 0; n < width; n++) shape.tree[n] = (signed char)parents[n];
+    dw_variant variant = kt_variant(all_variants[i % COUNT(all_variants)]);
+    kt_result results[2];
+    for (int k = 0; k < 2; k++) {
+      dw__problem_spec spec = kt_spec(k ? &plain : &shape, 3, prefix, rows);
+      spec.mask_kind = k ? DW_MASK_PARENTS : DW_MASK_STATIC;
+      dw__problem *problem = kt_problem(&spec);
+      for (int b = 0; k && b < 3; b++)
+        memcpy(kt_parents(problem) + kt_first_row(problem, b), parents, (size_t)rows[b] * sizeof *parents);
+      kt_note("width %d, %s, %s", width, all_variants[i % COUNT(all_variants)], k ? "parents" : "static");
+      kt_solve(problem);
+      const kt_kernel *kernel = kt_kernel_get(&spec.shape, &variant);
+      dw_bounds bounds = kt_fixed(problem, 32);
+      results[k] = kt_take_run(kernel, &bounds, problem);
+      kt_check(problem);
+      dw__problem_free(problem);
+    }
+    kt_assert_same(&results[0], &results[1]);
+    for (int k = 0; k < 2; k++) kt_drop(&results[k]);
+  }
+}
+
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(a07_no_form_shows_anything),
     cmocka_unit_test(a07_window_that_shows_nothing),
+    cmocka_unit_test(a04_window_of_short_requests),
     cmocka_unit_test(a09_window_begins_inside),
     cmocka_unit_test(a14_ranks_merged),
     cmocka_unit_test(a15_offsets_of_elements),
@@ -669,6 +723,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(d03_pages_with_holes),
     cmocka_unit_test(d04_prefix_and_tree_in_every_form),
     cmocka_unit_test(d10_two_prompts_in_every_form),
+    cmocka_unit_test(static_tree_is_its_parents),
   };
   if (kt_skip()) return 77;
   if (argc > 1) cmocka_set_test_filter(argv[1]);

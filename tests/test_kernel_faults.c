@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "rule.h"
+
 #define ROWSPLIT "rowsplit.cuh"
 #define REQUEST "request.cuh"
 #define COMBINE "combine.cuh"
@@ -60,9 +62,31 @@ static const fault faults[] = {
   {"prefix_edge_off_by_one", ROWSPLIT, "(((1u << -column) - 1) & prefix);", "(((1u << -column) - 1) >> 1 & prefix);"},
   {"root_never_seen", REQUEST, "at = parent < at ? parent : -1;", "at = parent < at && parent ? parent : -1;"},
   {"dead_rows_ignored", REQUEST, "  if (p.mask_kind == DW_P_MASK_PARENTS) return ldg", "  if (false) return ldg"},
-  {"absent_drafts_seen", REQUEST, "r.total - r.prefix - base;", "r.nodes - base;"},
+  {"absent_drafts_seen", REQUEST, "{ return r.total - r.prefix; }", "{ return r.nodes; }"},
   {"first_tile_of_drafts_not_masked", ROWSPLIT, "const bool edge = t0 + TILE > c.request.prefix ||",
    "const bool edge = t0 + 1 > c.request.prefix ||"},
+  {"bytes_of_the_prefix", REQUEST, "(r.prefix + r.nodes) + r.prefix", "(r.prefix + r.nodes)"},
+  {"matrix_of_the_first_request", REQUEST, "r.index * p.mask_request_stride + node", "node"},
+  // Windows.
+  {"window_off_by_one", ROWSPLIT, ": node_position(p, c.request, node)) - window(p) + 1;",
+   ": node_position(p, c.request, node)) - window(p);"},
+  {"window_shows_the_prefix", ROWSPLIT, "window(p) ? tokens_from(x.first, t0) : ~0u;", "~0u;"},
+  {"window_of_another_row", ROWSPLIT, "TAIL && y.first > x.first ? y.first : x.first", "x.first"},
+  {"window_shows_all_drafts", ROWSPLIT, "first > c.request.prefix) mask = window_drafts", "false) mask = window_drafts"},
+  {"window_counts_the_node_itself", REQUEST, "  drafts &= ~(1ull << node);\n", ""},
+  {"window_without_positions", REQUEST, "u64 drafts) {\n  if (p.positions) return", "u64 drafts) {\n  if (false) return"},
+  {"window_skips_a_tile_too_many", "schedule.cuh", "? first / TILE : 0", "? first / TILE + 1 : 0"},
+  // Sinks, caps, parts, ranks.
+  {"sink_of_another_head", REQUEST, "p.sinks + row_head(row)", "p.sinks + row_head(row + 1)"},
+  {"sink_of_the_dead", REQUEST, "if (!p.sinks || node_dead(p, r, row_node(row))) return 1.f;", "if (!p.sinks) return 1.f;"},
+  {"sink_in_base_2", REQUEST, " * 1.44269504088896340736f, before = max;", ", before = max;"},
+  {"sink_does_not_shrink_the_output", COMBINE, "scale = keep * reciprocal_approx(sum);", "scale = reciprocal_approx(sum);"},
+  {"cap_only_from_above", REQUEST, "p.cap_log2 - 2.f * p.cap_log2", "s < 0.f ? s : p.cap_log2 - 2.f * p.cap_log2"},
+  {"q_rope_of_the_first_request", REQUEST, "(s64)(r.first_row + row_node(row)) * p.q_rope_row_stride",
+   "(s64)row_node(row) * p.q_rope_row_stride"},
+  {"kv_rope_with_strides_of_kv", REQUEST, "p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride",
+   "p.kv_rope, p.kv_page_stride, p.kv_token_stride"},
+  {"drafts_elsewhere_counted", REQUEST, "lengths_with_drafts(p) || drafts_elsewhere(p) ? len", "lengths_with_drafts(p) ? len"},
   // Numbers.
   {"output_never_rescaled", ROWSPLIT, "  if (!first && (flags.x", "  if (false && (flags.x"},
   {"sums_never_rescaled", ROWSPLIT, "    x.sum[i] *= factor;\n", ""},
@@ -125,7 +149,20 @@ static void remove_one(const char *name, const fault *f) {
 
 #define SHAPE "mla:h=8,t=9,qk=320,v=256"
 
-enum { PREFIX_ONLY = 1, POISON = 2, FAR = 4, SHORT = 8 };  // what is special
+// What is special.
+enum {
+  PREFIX_ONLY = 1,
+  POISON = 2,
+  FAR = 4,
+  SHORT = 8,
+  WINDOW = 16,
+  POSITIONS = 32,
+  SINKS = 64,
+  CAP = 128,
+  PARTS = 256,
+  ELSEWHERE = 512,
+  NARROW = 1024
+};
 
 typedef struct trial {
   const char *shape, *variant;
@@ -150,7 +187,17 @@ static const trial trials[] = {
   {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, PARENTS, 1, 0, 0},
   {"mla:h=2,t=4", R1, {40, 9, 0}, {0}, CHAIN_CSR, 1, 0, FAR},
   {"mla:h=2,t=4,page=16", R1, {40, 9, 0}, {0}, CHAIN_CSR, 1, 0, FAR},
+  {SHAPE ",page=16", R2, {250, 37, 64}, {9, 4, 7}, DW_MASK_BYTES_FULL, DW_BLOCK_TABLE, 9, 0, WINDOW | POSITIONS | CAP | PARTS},
+  {SHAPE, R3, {100, 20, 3}, {0}, DW_MASK_BYTES_QLEN, DW_CSR, 1, 0, WINDOW | NARROW | SINKS | PREFIX_ONLY},
+  {SHAPE, R5, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
+  {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, DW_MASK_BIAS_F32, DW_CSR, 1, 0, WINDOW},
+  {SHAPE, R2, {70, 20, 0}, {9, 4, 7}, CHAIN_CSR, 1, 0, PREFIX_ONLY | ELSEWHERE | CAP},
 };
+
+static int features_of(const trial *t) {
+  return (t->special & WINDOW ? DW_WITH_WINDOW : 0) | (t->special & CAP ? DW_WITH_SOFT_CAP : 0) |
+         (t->special & PARTS ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
+}
 
 // The pool moved up by so many slots that products of 32 bits do not reach it.
 enum { FAR_SLOTS = 1 << 22 };
@@ -186,13 +233,21 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   spec.mask_kind = t->mask;
   spec.addressing = t->addressing;
   spec.lengths_include_drafts = !(t->special & PREFIX_ONLY);
-  spec.draft_slots = !spec.lengths_include_drafts;
+  spec.drafts_elsewhere = !!(t->special & ELSEWHERE);
+  spec.draft_slots = t->addressing == DW_CSR && !spec.lengths_include_drafts && !spec.drafts_elsewhere;
+  spec.window = !(t->special & WINDOW) ? 0 : t->special & NARROW ? 3 : 60;
+  spec.positions = t->special & POSITIONS ? 2 : 0;
+  spec.sinks = !!(t->special & SINKS);
+  spec.soft_cap = t->special & CAP ? 2 : 0;
+  spec.q_rope = spec.kv_rope = spec.strided = !!(t->special & PARTS);
   spec.dead_nodes = 1;
   spec.lse_base_e = 1;
   dw__problem *problem = kt_problem(&spec);
   // Scores that rise, so that maxima move.
   for (int b = 0; b < 3; b++)
     for (int token = 0; token < t->prefix[b]; token++) kt_scale_token(problem, b, token, 0.1 + token * 0.004);
+  // Node 4, which is the fifth tile of rows, stands well behind the others.
+  if (spec.positions) kt_positions(problem)[4] += 30;
   if (t->special & SHORT) kt_lengths(problem)[2] = 5;
   kt_solve(problem);
   if (t->special & POISON) hide_poison(problem);
@@ -221,6 +276,7 @@ static bool find(const char *templates, dw_error *error) {
   for (size_t i = 0; i < DW__COUNT(trials); i++) {
     dw_shape shape = kt_shape(trials[i].shape);
     dw_variant variant = kt_variant(trials[i].variant);
+    dw__variant_add_features(&variant, features_of(&trials[i]));
     kt_kernel *kernel = kt_kernel_from(templates, &shape, &variant, error);
     if (!kernel) kt_fail("build", error);
     bool found = trial_finds(&trials[i], kernel, error);

@@ -1596,7 +1596,7 @@ static void bad_specs_are_refused(void **state) {
   assert_refused(&spec, "width");
   spec = usual(), spec.width = 8;  // fewer than the first request has
   assert_refused(&spec, "rows[0]");
-  spec = usual(), spec.mask_kind = (dw_mask)6;
+  spec = usual(), spec.mask_kind = (dw_mask)7;
   assert_refused(&spec, "mask_kind");
   spec = usual(), spec.mask_shared = spec.one_tree = 1;
   assert_refused(&spec, "mask_shared");
@@ -1670,8 +1670,8 @@ static void oracle_refuses_bad_masks(void **state) {
   assert_solves(p, "mask: request 1, row 2, draft 3", "0.5");
   bias[1 * 81 + 2 * 9 + 3] = NAN;
   assert_solves(p, "mask: request 1, row 2, draft 3", "nan");
-  p->args.mask_kind = (dw_mask)6;
-  assert_solves(p, "mask_kind", "6");
+  p->args.mask_kind = (dw_mask)7;
+  assert_solves(p, "mask_kind", "7");
   dw__problem_free(p);
 
   spec.mask_kind = DW_MASK_BYTES_FULL;

@@ -363,8 +363,9 @@ static void masks_and_scalars_are_checked(void **state) {
   (void)state;
   rig r = make_rig("mla:h=8,t=96", FEW);
   r.bounds.batch = 2;
-  REFUSE(good_args, a.mask_kind = (dw_mask)6, "mask_kind", "6", "0 to 5");
-  REFUSE(good_args, a.mask_kind = (dw_mask)-1, "mask_kind", "-1", "0 to 5");
+  REFUSE(good_args, a.mask_kind = (dw_mask)7, "mask_kind", "7", "0 to 6");
+  REFUSE(good_args, a.mask_kind = DW_MASK_STATIC, "mask_kind", "DW_MASK_STATIC", "another, or a shape with a tree");
+  REFUSE(good_args, a.mask_kind = (dw_mask)-1, "mask_kind", "-1", "0 to 6");
   REFUSE(good_args, a.mask_kind = DW_MASK_PARENTS, "mask", "NULL", "a device pointer");
   REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = AT(2)), "mask", "2", "its type's alignment");
   REFUSE(good_args, (a.mask_kind = DW_MASK_BITS, a.mask = memory, a.mask_row_stride = 2), "mask_row_stride", "2",

@@ -418,8 +418,63 @@ static void variant_mistakes_are_told(void **state) {
   assert_int_equal(dw_variant_parse("", NULL, &e), DW_BAD_ARGUMENT);
 }
 
+// ---- a tree in the code ---------------------------------------------------------------------------------------
+
+static void trees_are_part_of_a_shape(void **state) {
+  (void)state;
+  char text[DW_TEXT_MAX];
+  dw_shape shape, again;
+  assert_int_equal(dw_shape_parse("mla:h=8,tree=r.0.0.1,t=4,page=16", &shape, NULL), DW_OK);
+  assert_int_equal(shape.tree_nodes, 4);
+  assert_memory_equal(shape.tree, ((signed char[]){-1, 0, 0, 1}), 4);
+  dw_shape_print(&shape, text, sizeof text);
+  assert_non_null(strstr(text, ",tree=r.0.0.1"));
+  assert_int_equal(dw_shape_parse(text, &again, NULL), DW_OK);
+  assert_memory_equal(&shape, &again, sizeof shape);
+  // First in the text, and on top of a preset.
+  assert_int_equal(dw_shape_parse("mla:tree=r.0.0.1,h=8,t=4,page=16", &again, NULL), DW_OK);
+  assert_memory_equal(&shape, &again, sizeof shape);
+  assert_int_equal(dw_shape_parse("kimi-k2.6-tp8,t=2,tree=r.r", &again, NULL), DW_OK);
+  assert_int_equal(again.tree_nodes, 2);
+  // The longest one has room in a text.
+  char longest[400] = "mla:h=128,t=64,tree=r";
+  for (int i = 1; i < 64; i++) snprintf(longest + strlen(longest), 8, ".%d", i - 1);
+  assert_int_equal(dw_shape_parse(longest, &shape, NULL), DW_OK);
+  assert_true(dw_shape_print(&shape, text, sizeof text) < sizeof text);
+  assert_int_equal(dw_shape_parse(text, &again, NULL), DW_OK);
+  assert_memory_equal(&shape, &again, sizeof shape);
+}
+
+static void trees_that_are_none_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *field, *found;
+  } cases[] = {{"mla:h=8,t=4,tree=r.0.0", "tree", "3"},     {"mla:h=8,t=3,tree=r.0.2", "tree[2]", "2"},
+               {"mla:h=8,t=3,tree=0.0.1", "tree[0]", "0"},  {"mla:h=8,t=3,tree=r.x.1", "tree", "x"},
+               {"mla:h=8,t=3,tree=r..1", "tree", ""},       {"mla:h=8,t=3,tree=r.0.1.", "tree", ""},
+               {"mla:h=8,t=3,tree=r.0.200", "tree", "200"}, {"mla:h=8,t=3,tree=", "tree", ""},
+               {"mla:h=8,t=3,tree=r.0.-1", "tree", "-1"},   {"mla:h=8,t=3,tree=r.0.1,tree=r.0.1", "text", "tree"}};
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    dw_shape shape;
+    dw_error error = {0};
+    assert_int_equal(dw_shape_parse(cases[i].text, &shape, &error), DW_BAD_SHAPE);
+    if (strcmp(error.field, cases[i].field) || strcmp(error.found, cases[i].found))
+      fail_msg("%s: field '%s', found '%s'", cases[i].text, error.field, error.found);
+  }
+  char text[600] = "mla:h=8,t=65,tree=r";
+  for (int i = 1; i < 65; i++) snprintf(text + strlen(text), 8, ".%d", i - 1);
+  dw_shape shape;
+  assert_int_equal(dw_shape_parse(text, &shape, NULL), DW_BAD_SHAPE);
+  // Filled in by hand.
+  assert_int_equal(dw_shape_parse("mla:h=8,t=4", &shape, NULL), DW_OK);
+  shape.tree[3] = 1;
+  assert_int_equal(dw_shape_check(&shape, NULL), DW_BAD_SHAPE);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test(trees_are_part_of_a_shape),
+    cmocka_unit_test(trees_that_are_none_are_refused),
     cmocka_unit_test(shape_has_one_canonical_text),
     cmocka_unit_test(shape_out_follows_q_unless_given),
     cmocka_unit_test(preset_takes_other_fields),

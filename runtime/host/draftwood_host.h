@@ -187,6 +187,7 @@ DEV u32 ldg_nc_u32(const void *p) { return dw_host_ldg<u32>(DW_HOST_FN_ldg_nc_u3
 DEV u32 ldg_nc_u8(const void *p) { return dw_host_ldg<u8>(DW_HOST_FN_ldg_nc_u8, p); }
 DEV u32x4 ldg_nc_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_nc_v4, p); }
 DEV u32x4 ldg_cg_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_cg_v4, p); }
+DEV u32x4 ldg_cg_v4_if(const void *p, bool wanted) { return wanted ? ldg_cg_v4(p) : u32x4{}; }
 DEV float ldg_cg_f32(const float *p) { return dw_host_ldg<float>(DW_HOST_FN_ldg_cg_f32, p); }
 DEV void stg_cg_v4(void *p, u32x4 v) { dw_host_stg(DW_HOST_FN_stg_cg_v4, p, v); }
 DEV void stg_cg_f32(float *p, float v) { dw_host_stg(DW_HOST_FN_stg_cg_f32, p, v); }
