@@ -621,6 +621,102 @@ static void pool_of_unknown_size(void **state) {
   }
 }
 
+// The first value that is wrong, of each kind that has one.
+static void edges_rows(void **state) {
+  (void)state;
+  static const int prefix[3] = {33, 50, 20}, rows[3] = {8, 4, 7};
+  dw_shape shape = kt_shape(SMALL);
+  for (int v = 0; v < 2; v++)
+    for (int last = 0; last < 2; last++) {
+      dw__problem_spec spec = kt_spec(&shape, 3, prefix, rows);
+      scene s = open_scene(usual[v], &spec, SMALL);
+      kt_result without = run_without(s.kernels, &s.bounds, s.problem, &s.e, 1);
+      int32_t *entry = WRITE(int32_t, s.problem->args.qo_indptr) + 3 * last;
+      *entry += last ? 1 : -1;  // 8 rows of 10 at most, behind the last row or before the first
+      expect(&s.e, DW_FAULT_ROWS, 1, 2 * last, 3 * last, *entry);
+      close_scene(&s, &without);
+    }
+}
+
+static void edges_pages_and_slots(void **state) {
+  (void)state;
+  static const int prefix[2] = {33, 50};
+  dw_shape shape = kt_shape(SMALL);
+  for (int v = 0; v < 2; v++)
+    for (int kind = 0; kind < 4; kind++) {  // table, int32 slots, int64 slots, slots that no int32 holds in a pool beyond them
+      dw__problem_spec spec = kt_spec(&shape, 2, prefix, NULL);
+      if (kind) spec.addressing = DW_CSR;
+      spec.index64 = kind >= 2;
+      scene s = open_scene(usual[v], &spec, SMALL);
+      dw_args *a = &s.problem->args;
+      kt_result without = run_without(s.kernels, &s.bounds, s.problem, &s.e, 1);
+      int64_t slot = (int64_t)a->kv_pages * 16;
+      if (kind == 3) a->kv_pages = INT_MAX, slot = 1LL << 31;
+      if (kind == 0) WRITE(int32_t, a->block_table)[a->table_columns + 1] = a->kv_pages;
+      else if (kind == 1) WRITE(int32_t, a->kv_indices)[a->kv_indptr[1] + 1] = (int32_t)slot;
+      else WRITE(int64_t, a->kv_indices)[a->kv_indptr[1] + 1] = slot;
+      expect(&s.e, DW_FAULT_PAGE, 1, 1, 1, kind == 0 ? a->kv_pages : kind == 3 ? INT_MAX : (int)slot);
+      close_scene(&s, &without);
+    }
+}
+
+static void edges_of_masks(void **state) {
+  (void)state;
+  static const int prefix[2] = {33, 10};
+  dw_shape shape = kt_shape(SMALL);
+  for (int v = 0; v < 2; v++) {
+    dw__problem_spec spec = kt_spec(&shape, 2, prefix, NULL);
+    spec.mask_kind = DW_MASK_BYTES_FULL;
+    scene s = open_scene(usual[v], &spec, SMALL);
+    kt_result without = run_without(s.kernels, &s.bounds, s.problem, &s.e, 1);
+    s.problem->args.mask_size--;
+    expect(&s.e, DW_FAULT_MASK_SIZE, 1, 1, 200, 199);
+    close_scene(&s, &without);
+    // A bias of -0 is 0.
+    spec.mask_kind = DW_MASK_BIAS_F32;
+    dw__problem *problem = kt_problem(&spec);
+    float *bias = WRITE(float, problem->args.mask);
+    for (size_t i = 0; i < problem->mask_bytes / sizeof *bias; i++)
+      if (bias[i] == 0) bias[i] = -0.f;
+    kt_solve(problem);
+    dw_bounds bounds = kt_bounds(problem);
+    kt_note("%s, bias of -0", usual[v]);
+    check_sound(pair_of(SMALL, usual[v]), &bounds, problem, 1);
+    dw__problem_free(problem);
+  }
+}
+
+// Where a dead node stands does not matter; a live one may stand at the prefix's end and not before it.
+static void edges_of_positions(void **state) {
+  (void)state;
+  static const int prefix[2] = {33, 50};
+  dw_shape shape = kt_shape(SMALL);
+  for (int v = 0; v < 2; v++) {
+    char text[128];
+    snprintf(text, sizeof text, "%s,window=1", usual[v]);
+    dw__problem_spec spec = kt_spec(&shape, 2, prefix, NULL);
+    spec.mask_kind = DW_MASK_PARENTS;
+    spec.window = 20;
+    spec.positions = 1;
+    dw__problem *problem = kt_problem(&spec);
+    const int32_t parents[10] = {-1, 0, -2, 0, 1, 1, -2, 0, 5, -1};
+    memcpy(kt_parents(problem) + 10, parents, sizeof parents);
+    int32_t *positions = WRITE(int32_t, problem->args.positions) + 10;
+    for (int i = 0; i < 10; i++) positions[i] = 50 + (parents[i] >= 0);
+    kt_solve(problem);
+    scene s = {.kernels = pair_of(SMALL, text), .problem = problem, .bounds = kt_bounds(problem)};
+    s.bounds.split_tokens = 64;
+    kt_note("%s", text);
+    check_sound(s.kernels, &s.bounds, problem, 1);
+    positions[2] = positions[6] = INT_MIN;  // dead (the oracle is stricter)
+    check_sound(s.kernels, &s.bounds, problem, 1);
+    kt_result without = run_without(s.kernels, &s.bounds, problem, &s.e, 1);
+    positions[9] = 49;
+    expect(&s.e, DW_FAULT_POSITION, 1, 1, 9, 49);
+    close_scene(&s, &without);
+  }
+}
+
 // Rows that run backwards and into a sound request's: that one is as ever, and the rows that nobody has a right to are cleared.
 static void rows_that_overlap(void **state) {
   (void)state;
@@ -646,9 +742,16 @@ int main(int argc, char **argv) {
     FAULTS(4, "table"),     FAULTS(5, "wide_rowsplit"), FAULTS(6, "wide_split"),
   };
   const struct CMUnitTest cases[] = {
-    cmocka_unit_test(a05_padded_rows_are_no_fault), cmocka_unit_test(a06_arrays_shorter_than_the_batch),
-    cmocka_unit_test(a16_mask_buffer_too_small),    cmocka_unit_test(d09_invalid_trees),
-    cmocka_unit_test(pool_of_unknown_size),         cmocka_unit_test(rows_that_overlap),
+    cmocka_unit_test(a05_padded_rows_are_no_fault),
+    cmocka_unit_test(a06_arrays_shorter_than_the_batch),
+    cmocka_unit_test(a16_mask_buffer_too_small),
+    cmocka_unit_test(d09_invalid_trees),
+    cmocka_unit_test(edges_rows),
+    cmocka_unit_test(edges_pages_and_slots),
+    cmocka_unit_test(edges_of_masks),
+    cmocka_unit_test(edges_of_positions),
+    cmocka_unit_test(pool_of_unknown_size),
+    cmocka_unit_test(rows_that_overlap),
   };
   const char *seed = getenv("DRAFTWOOD_TEST_SEED");
   if (seed) first_seed = strtoull(seed, NULL, 10);
