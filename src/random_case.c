@@ -11,8 +11,9 @@
 #include "rule.h"
 
 const dw__case_scale dw__case_large = {
-  .heads = 128, .width = 128, .batch = DW__CASE_BATCH, .longest = 6000, .pairs = 20000000, .wide = true, .widths = true};
-const dw__case_scale dw__case_small = {.heads = 8, .width = 6, .batch = 3, .longest = 100, .pairs = 4000};
+  .heads = 128, .width = 128, .batch = DW__CASE_BATCH, .longest = 6000, .pairs = 20000000, .wide = 1025, .widths = true};
+const dw__case_scale dw__case_small = {
+  .heads = 8, .width = 6, .batch = 3, .longest = 100, .pairs = 6000, .wide = 70, .widths = true};
 
 static int below(uint64_t *state, int n) { return dw__random_below(state, n); }
 static int one_in(uint64_t *state, int n) { return below(state, n) == 0; }
@@ -46,15 +47,17 @@ static void set_tree(dw_shape *shape, uint64_t *state) {
 }
 
 static dw_shape random_shape(const dw__case_scale *scale, uint64_t *state) {
-  static const int wide[] = {129, 160, 192, 255, 256, 257, 511, 512, 777, 1024, 1025};
+  static const int wide[] = {65, 70, 97, 129, 160, 192, 255, 256, 257, 511, 512, 777, 1024, 1025};
   static const int pages[] = {1, 1, 16, 32, 64, 64, 128};
   static const int vectors[][2] = {{320, 256}, {192, 128}, {128, 128}, {96, 64}, {288, 256}, {576, 512}};
   dw_shape shape = {.attention = DW_MLA, .kv_heads = 1, .head_dim_qk = 576, .head_dim_v = 512};
   shape.heads = one_in(state, 3) ? 1 + below(state, scale->heads) : least(1 << below(state, 8), scale->heads);
   shape.width = one_in(state, 3) ? 1 + below(state, least(9, scale->width)) : 1 + below(state, scale->width);
-  if (scale->wide && one_in(state, 12)) {
-    shape.width = wide[below(state, DW__COUNT(wide))];
-    shape.heads = 1 + below(state, 8);
+  if (one_in(state, 12)) {
+    int count = 0;
+    while (count < (int)DW__COUNT(wide) && wide[count] <= scale->wide) count++;
+    shape.width = wide[below(state, count)];
+    shape.heads = scale->wide < 128 ? 1 : 1 + below(state, 8);
   }
   if (scale->widths && one_in(state, 3)) {
     const int *of = vectors[below(state, DW__COUNT(vectors))];
@@ -185,6 +188,13 @@ static int choose_size(const dw__case_scale *scale, dw__case *c, uint64_t *state
   }
 }
 
+// What FIXED ranges need of workspace, about.
+#define PARTIALS_MOST ((int64_t)4 << 30)
+static int64_t partial_bytes(const dw__case *c, int longest) {
+  int64_t tokens = (int64_t)(longest + c->shape.width) * (1 + c->spare) + 100, ranges = c->split ? tokens / c->split + 1 : 1;
+  return (c->batch + 2 * c->spare) * ranges * c->shape.width * c->shape.heads * c->shape.head_dim_v * 4;
+}
+
 static void choose_features(dw__case *c, int longest, uint64_t *state) {
   int width = dw__case_width(c), windows[] = {1, 2, width, 1 + below(state, longest + width), longest + width + 1};
   c->ragged = below(state, 2);
@@ -217,6 +227,7 @@ static void choose_features(dw__case *c, int longest, uint64_t *state) {
   int least_split = (longest + width) / 256;
   if (one_in(state, 3)) c->split = most(16 << below(state, 5), (least_split + 15) / 16 * 16);
   c->spare = one_in(state, 4);
+  if (partial_bytes(c, longest) > PARTIALS_MOST) c->split = c->spare = 0;
   c->capture = below(state, 3);
   c->replay = below(state, 2);
   c->order = below(state, 3);

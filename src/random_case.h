@@ -57,9 +57,10 @@ typedef struct dw__case {
 // How large cases may be.
 typedef struct dw__case_scale {
   int heads, width, batch, longest;
-  int64_t pairs;      // rows x heads x tokens of a case
-  bool wide, widths;  // some shapes of 129 to 1025 drafts; other vectors than 576 and 512
-  int target;         // 0: sm_90 and sm_120 in turn
+  int64_t pairs;  // rows x heads x tokens of a case
+  int wide;       // most drafts of the few wide shapes, 65 or more
+  bool widths;    // other vectors than 576 and 512, too
+  int target;     // 0: sm_90 and sm_120 in turn
 } dw__case_scale;
 extern const dw__case_scale dw__case_large, dw__case_small;
 

@@ -7,7 +7,7 @@ shift 3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp -r "$templates" "$folder/templates"
-sed -i 's/bits & ((1u << left) - 1)/bits \& ((1u << (left - 1)) - 1)/' "$folder/templates/request.cuh"
+sed -i 's/\(int draft_count(.*return r.total - r.prefix\);/\1 - 1;/' "$folder/templates/request.cuh"
 if cmp -s "$templates/request.cuh" "$folder/templates/request.cuh"; then echo "the fault found no place"; exit 1; fi
 
 code=0

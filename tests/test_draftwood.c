@@ -906,6 +906,34 @@ static void nvrtc_checked_kernels_look_first(void **state) {
   dw_ctx_destroy(ctx);
 }
 
+// What a captured call may not do: any other call of the driver (memory, synchronisation, copies, queries), and memory of the host's.
+// Batches of 1 to the bound, every mask, with and without its packing.
+static void nvrtc_a_call_is_its_launches_alone(void **state) {
+  (void)state;
+  dw_ctx *ctx = with_device();
+  if (!ctx) skip();
+  static const char *const shapes[] = {"mla:h=8,t=9", "mla:h=8,t=65"};
+  for (int s = 0; s < 2; s++) {
+    dw_kernel *kernel = kernel_of(ctx, shapes[s]);
+    dw_args args = usual_args(kernel);
+    args.mask = memory;
+    args.mask_indptr = (const int64_t *)(const void *)memory;
+    for (args.batch = 1; args.batch <= usual_bounds.batch; args.batch++)
+      for (int mask = DW_MASK_NONE; mask <= DW_MASK_BIAS_F32; mask++) {
+        args.mask_kind = (dw_mask)mask;
+        const bool packs = s == 1 && mask != DW_MASK_NONE && mask != DW_MASK_BITS;
+        const int calls = fake_driver_calls(), launches = device.launches;
+        dw__alloc_fail_after(1);
+        const dw_status status = dw_launch(kernel, &args, NULL, NULL);
+        assert_int_equal(dw__alloc_fail_after(0), 0);
+        assert_int_equal(status, DW_OK);
+        assert_int_equal(device.launches - launches, packs ? 3 : 2);
+        assert_int_equal(fake_driver_calls() - calls, packs ? 3 : 2);
+      }
+  }
+  dw_ctx_destroy(ctx);
+}
+
 static void nvrtc_pack_mask_writes_to_the_caller(void **state) {
   (void)state;
   dw_ctx *ctx = with_device();
@@ -1012,6 +1040,7 @@ int main(void) {
     TEST(nvrtc_capture_is_refused),
     TEST(nvrtc_bounds_are_checked),
     TEST(nvrtc_launch_runs_the_plan),
+    TEST(nvrtc_a_call_is_its_launches_alone),
     TEST(nvrtc_checked_kernels_look_first),
     TEST(nvrtc_pack_mask_writes_to_the_caller),
     TEST(nvrtc_bad_arguments_launch_nothing),
