@@ -563,7 +563,7 @@ static int bench_main(const asked *want, int argc, char **argv) {
   if (b.record) fclose(b.record);
   dw_cubin_free(b.cubin);
   dw__gpu_tools_close(b.tools);
-  dw_ctx_destroy(b.ctx);  // its kernels live in the session's CUDA context
+  dw_ctx_destroy(b.ctx);  // its kernels live in the GPU's CUDA context
   dw__gpu_close(b.gpu);
   return code;
 }
