@@ -20,7 +20,7 @@ struct alignas(16) f32x4 {
   float x, y, z, w;
 };
 
-// Tables known when the source is made. In global memory: a bank of constants of its own would make every launch longer.
+// Tables known when the source is made. In global memory: with a bank of constants of its own every launch was longer.
 #ifdef __CUDACC__
 #define DW_TABLE static __device__
 #else
