@@ -32,8 +32,6 @@ static bool has_matrix(const spoiler *s) {
 static bool mask_is_read(const spoiler *s) {
   return s->args->mask_kind != DW_MASK_NONE && s->args->mask_kind != DW_MASK_STATIC && !s->args->drafts_elsewhere;
 }
-static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
-
 // ---- pointers -------------------------------------------------------------------------------------------------
 
 // A pointer that is there, moved by less than its alignment.
@@ -96,11 +94,11 @@ STRIDE(q_head_stride, q_part(s), 2, true)
 STRIDE(out_row_stride, s->shape->head_dim_v, (int)dw__dtype_size(s->shape->out), true)
 STRIDE(out_head_stride, s->shape->head_dim_v, (int)dw__dtype_size(s->shape->out), true)
 STRIDE(kv_token_stride, kv_part(s), 2, true)
-STRIDE(kv_page_stride, s->shape->page *or_else(s->args->kv_token_stride, kv_part(s)), 2, true)
+STRIDE(kv_page_stride, s->shape->page *dw__or_else(s->args->kv_token_stride, kv_part(s)), 2, true)
 STRIDE(q_rope_row_stride, rope_of(s), 2, s->args->q_rope)
 STRIDE(q_rope_head_stride, rope_of(s), 2, s->args->q_rope)
 STRIDE(kv_rope_token_stride, rope_of(s), 2, s->args->kv_rope)
-STRIDE(kv_rope_page_stride, s->shape->page *or_else(s->args->kv_rope_token_stride, rope_of(s)), 2, s->args->kv_rope)
+STRIDE(kv_rope_page_stride, s->shape->page *dw__or_else(s->args->kv_rope_token_stride, rope_of(s)), 2, s->args->kv_rope)
 
 static bool less(const spoiler *s, int64_t *stride, int64_t smallest) {
   *stride = smallest > 1 && below(s, 2) ? smallest - 1 : -1;
@@ -116,7 +114,7 @@ static bool stride_mask_row(const spoiler *s) {
          less(s, &s->args->mask_row_stride, bits ? (width_of(s) + 31) / 32 : width_of(s));
 }
 static bool stride_mask_request(const spoiler *s) {
-  int64_t row = or_else(s->args->mask_row_stride, width_of(s));
+  int64_t row = dw__or_else(s->args->mask_row_stride, width_of(s));
   return mask_is_read(s) && has_matrix(s) && !s->args->mask_shared &&
          less(s, &s->args->mask_request_stride, (width_of(s) - 1) * row + width_of(s));
 }

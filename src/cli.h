@@ -131,7 +131,13 @@ void cli_write_line(FILE *to, const json_t *row);
 // "580.159.04", else the CUDA version that it serves.
 void cli_read_driver(const dw__device *device, char *text, size_t n);
 // For the records: the command as it was given, without the folders of this machine, and the day.
-void cli_note_command(char *command, size_t n, char date[16], int argc, char **argv);
+typedef struct cli_noted {
+  char command[1024], date[16];
+} cli_noted;
+void cli_note_command(cli_noted *noted, int argc, char **argv);
+// Names of dw_mask, in order.
+#define CLI_MASKS (DW_MASK_STATIC + 1)
+extern const char *const cli_mask_names[CLI_MASKS];
 // --build-only: how many cubins were compiled.
 void cli_tell_builds(dw_ctx *ctx);
 

@@ -10,6 +10,7 @@
 #include "cli.h"
 #include "gpu_verify.h"
 #include "plan.h"
+#include "rule.h"
 
 enum { REPS_MAX = 101, VARIANTS_MAX = 256, CALLS_MAX = 512 };
 #define COLD_BYTES 400e6  // KV bytes a graph reads at least: several times an L2
@@ -24,6 +25,7 @@ typedef struct asked {
   int window, sinks, q_rope, kv_rope;
   double soft_cap;
   bool sweep, warm, chain, check, json, build_only, ceilings, any_call;
+  cli_noted noted;
 } asked;
 
 // One variant of a problem, with its measurements.
@@ -57,7 +59,7 @@ typedef struct bench {
   dw__gpu_tools *tools;
   dw__gpu_judge *judge;
   dw__ceilings ceilings;
-  char command[1024], date[16], driver[64];
+  char driver[64];
   FILE *record;
   void *workspace;
   size_t workspace_bytes;
@@ -300,9 +302,9 @@ static json_t *result_json(const bench *b, const problem *p, const contender *c,
   char shape[DW_TEXT_MAX], variant[DW_TEXT_MAX];
   dw_shape_print(&p->shape, shape, sizeof shape);
   dw_variant_print(&c->variant, variant, sizeof variant);
-  json_t *row =
-    json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->date, "board", dw__gpu_device(b->gpu)->name, "driver",
-              b->driver, "nvrtc", c->cubin->compiler, "commit", b->want->commit, "command", b->command, "impl", "draftwood");
+  json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->want->noted.date, "board",
+                          dw__gpu_device(b->gpu)->name, "driver", b->driver, "nvrtc", c->cubin->compiler, "commit",
+                          b->want->commit, "command", b->want->noted.command, "impl", "draftwood");
   json_object_set_new(row, "shape", json_string(shape));
   json_object_set_new(row, "target", json_string(c->cubin->target));
   json_object_set_new(row, "variant", json_string(variant));
@@ -485,8 +487,7 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   const int longest_request = longest(p) + p->shape.width;
   p->bounds = cli_bounds(&p->shape, p->batch, b->want->declared > longest_request ? b->want->declared : longest_request);
   p->bounds.split_tokens = b->want->split_tokens;
-  p->bounds.features = (b->want->window ? DW_WITH_WINDOW : 0) | (b->want->soft_cap > 0 ? DW_WITH_SOFT_CAP : 0) |
-                       (b->want->q_rope ? DW_WITH_Q_ROPE : 0) | (b->want->kv_rope ? DW_WITH_KV_ROPE : 0);
+  p->bounds.features = dw__features(b->want->window, b->want->soft_cap > 0, b->want->q_rope, b->want->kv_rope);
   // Lengths count the drafts and every request has all its rows: with a block table that is the form of call that kernels know.
   bool promised = addressing_of(b->want, &p->shape) == DW_BLOCK_TABLE && !b->want->split_tokens && !b->want->any_call;
   p->bounds.call = promised ? DW_CALL_TABLE : DW_CALL_ANY;
@@ -593,15 +594,16 @@ static void close_all(bench *b) {
   dw__gpu_close(b->gpu);
 }
 
-void cli_note_command(char *command, size_t n, char date[16], int argc, char **argv) {
+void cli_note_command(cli_noted *noted, int argc, char **argv) {
+  const size_t n = sizeof noted->command;
   time_t now = time(NULL);
   struct tm utc;
-  size_t used = (size_t)snprintf(command, n, "draftwood");
+  size_t used = (size_t)snprintf(noted->command, n, "draftwood");
   for (int i = 0; i < argc && used < n; i++) {
     const char *folder = argv[i][0] == '/' ? strrchr(argv[i], '/') : NULL, *text = folder ? folder + 1 : argv[i];
-    used += (size_t)snprintf(command + used, n - used, strpbrk(text, " ;*?$") ? " '%s'" : " %s", text);
+    used += (size_t)snprintf(noted->command + used, n - used, strpbrk(text, " ;*?$") ? " '%s'" : " %s", text);
   }
-  strftime(date, 16, "%Y-%m-%d", gmtime_r(&now, &utc));
+  strftime(noted->date, sizeof noted->date, "%Y-%m-%d", gmtime_r(&now, &utc));
 }
 
 // ---- the command ----------------------------------------------------------------------------------------------
@@ -640,13 +642,12 @@ static dw_status run(bench *b, const char *text, dw_error *error) {
   return status ? status : run_all(b, &shape, error);
 }
 
-static int bench_main(const asked *want, const char *text, int argc, char **argv) {
+static int bench_main(const asked *want, const char *text) {
   static bench b;
   dw_error error = {0};
   b = (bench){.want = want};
   int code = cli_open(&b.ctx);
   if (code != CLI_GO_ON) return code;
-  cli_note_command(b.command, sizeof b.command, b.date, argc, argv);
   if (want->record && !(b.record = fopen(want->record, "a"))) {
     dw_ctx_destroy(b.ctx);
     return cli_usage("--record: %s cannot be written", want->record);
@@ -707,12 +708,10 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"seed", "S", CLI_INT, &want.seed, 0, 1 << 30, "of contents and slots (1)"},
     {"json", NULL, CLI_FLAG, &want.json, 0, 0, "JSON lines on stdout instead of the table"},
   };
-  int given = argc;
-  char *copy[128];
-  for (int i = 0; i < given && i < 128; i++) copy[i] = argv[i];
+  cli_note_command(&want.noted, argc, argv);  // cli_parse changes argv
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
   if (code != CLI_GO_ON) return code;
   if (argc > 2) return cli_usage("bench: found %d shapes, allowed 1; draftwood bench --help tells more", argc - 1);
   if (want.sweep && want.variants) return cli_usage("bench: --sweep and --variants exclude each other");
-  return bench_main(&want, argc == 2 ? argv[1] : "kimi-k2.6-tp8", given < 128 ? given : 128, copy);
+  return bench_main(&want, argc == 2 ? argv[1] : "kimi-k2.6-tp8");
 }

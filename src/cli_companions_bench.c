@@ -18,6 +18,7 @@ typedef struct asked {
   bool companions, small, json, build_only;
   int reps, device, seed, target;
   const char *record, *commit;
+  cli_noted noted;
 } asked;
 
 typedef struct bench {
@@ -27,7 +28,7 @@ typedef struct bench {
   dw__gpu_tools *tools;
   dw_companions *companions;
   dw_cubin *cubin;
-  char command[1024], date[16], driver[64];
+  char driver[64];
   FILE *record;
   uint64_t seed;
   void *buffers[BUFFERS_MAX];  // of the contest that is on
@@ -452,10 +453,10 @@ static dw_status measure(bench *b, contest *c, dw_error *error) {
 // ---- results --------------------------------------------------------------------------------------------------
 
 static json_t *result_json(const bench *b, const contest *c, const double us[3], double copy_us) {
-  json_t *row =
-    json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->date, "board", dw__gpu_device(b->gpu)->name,
-              "driver", b->driver, "nvrtc", b->cubin->compiler, "commit", b->want->commit, "command", b->command, "impl",
-              "draftwood", "shape", c->shape, "target", b->cubin->target, "variant", c->lists);
+  json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->want->noted.date, "board",
+                          dw__gpu_device(b->gpu)->name, "driver", b->driver, "nvrtc", b->cubin->compiler, "commit",
+                          b->want->commit, "command", b->want->noted.command, "impl", "draftwood", "shape", c->shape, "target",
+                          b->cubin->target, "variant", c->lists);
   json_object_set_new(row, "batch", json_integer(c->batch));
   json_object_set_new(row, "prefix", json_null());
   json_object_set_new(row, "page", json_integer(c->page));
@@ -549,12 +550,11 @@ static int run(bench *b) {
   return none ? CLI_USAGE : code;
 }
 
-static int bench_main(const asked *want, int argc, char **argv) {
+static int bench_main(const asked *want) {
   static bench b;
   b = (bench){.want = want, .seed = (uint64_t)want->seed};
   int code = cli_open(&b.ctx);
   if (code != CLI_GO_ON) return code;
-  cli_note_command(b.command, sizeof b.command, b.date, argc, argv);
   if (want->record && !(b.record = fopen(want->record, "a"))) {
     dw_ctx_destroy(b.ctx);
     return cli_usage("--record: %s cannot be written", want->record);
@@ -583,11 +583,9 @@ int cli_companions_bench(const cli_command *self, int argc, char **argv) {
     {"target", "N", CLI_INT, &want.target, 80, 199, "with --build-only: for this device class (90)"},
     {"json", NULL, CLI_FLAG, &want.json, 0, 0, "JSON lines on stdout instead of the table"},
   };
-  int given = argc;
-  char *copy[128];
-  for (int i = 0; i < given && i < 128; i++) copy[i] = argv[i];
+  cli_note_command(&want.noted, argc, argv);  // cli_parse changes argv
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
   if (code != CLI_GO_ON) return code;
   if (argc > 1) return cli_usage("bench --companions takes no shape, found %s", argv[1]);
-  return bench_main(&want, given < 128 ? given : 128, copy);
+  return bench_main(&want);
 }

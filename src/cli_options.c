@@ -261,6 +261,8 @@ void cli_variant_text(const dw_variant *variant, char text[DW_TEXT_MAX]) {
   }
 }
 
+const char *const cli_mask_names[CLI_MASKS] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32", "static"};
+
 dw_bounds cli_bounds(const dw_shape *shape, int batch, int kv_len) {
   return (dw_bounds){.size = sizeof(dw_bounds), .batch = batch, .total_q = batch * shape->width, .kv_len = kv_len};
 }

@@ -274,7 +274,7 @@ typedef struct drawn {
 #define X(name, lowest, highest, help) int name;
   DW__CASE_FIELDS(X)
 #undef X
-  int masks[7], calls, padded, empty;
+  int masks[CLI_MASKS], calls, padded, empty;
 } drawn;
 
 static void note(drawn *all, const dw__case *c) {
@@ -293,9 +293,8 @@ static void note(drawn *all, const dw__case *c) {
 }
 
 static void tell_drawn(const drawn *all) {
-  static const char *const masks[] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32", "static"};
   printf("cases by mask:");
-  for (int i = 0; i < 7; i++) printf(" %s %d", masks[i], all->masks[i]);
+  for (int i = 0; i < CLI_MASKS; i++) printf(" %s %d", cli_mask_names[i], all->masks[i]);
   printf("\ncases with:");
 #define X(name, lowest, highest, help) \
   if (strcmp(#name, "seed") && strcmp(#name, "mask") && strcmp(#name, "order")) printf(" %s %d", #name, all->name);

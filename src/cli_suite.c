@@ -40,7 +40,7 @@ typedef struct suite {
   dw__gpu_judge *judge;
   int passed, failed;
   double worst;  // error over bound
-  int met[32], masks[7], padded;
+  int met[32], masks[CLI_MASKS], padded;
 } suite;
 
 // ---- cases ----------------------------------------------------------------------------------------------------
@@ -165,8 +165,7 @@ static void choose_spec(const asked *want, int longest, suite_case *c, uint64_t 
 }
 
 static int features_of(const dw__gpu_spec *spec) {
-  return (spec->window ? DW_WITH_WINDOW : 0) | (spec->soft_cap > 0 ? DW_WITH_SOFT_CAP : 0) |
-         (spec->q_rope ? DW_WITH_Q_ROPE : 0) | (spec->kv_rope ? DW_WITH_KV_ROPE : 0);
+  return dw__features(spec->window, spec->soft_cap > 0, spec->q_rope, spec->kv_rope);
 }
 
 // Three in four: what the rule table takes. The others: any variant it knows, or a plain family where the prefix is short.
@@ -213,8 +212,6 @@ static dw_status make_case(const asked *want, int seed, int target, int sms, sui
   }
   return choose_variant(seed, longest, sms, c, &state, error);
 }
-
-static const char *const masks[] = {"none", "parents", "bits", "bytes_qlen", "bytes_full", "bias_f32", "static"};
 
 // Whole members of dw__gpu_spec that say yes or no; `told`: a case's line names them by this table.
 typedef struct feature {
@@ -265,7 +262,7 @@ static void meet(suite *s, const suite_case *c) {
 
 static void tell_met(const suite *s) {
   printf("cases by mask:");
-  for (int i = 0; i < 7; i++) printf(" %s %d", masks[i], s->masks[i]);
+  for (int i = 0; i < CLI_MASKS; i++) printf(" %s %d", cli_mask_names[i], s->masks[i]);
   printf("\ncases with:");
   for (size_t i = 0; i < DW__COUNT(features); i++) printf(" %s %d", features[i].name, s->met[i]);
   printf(" soft_cap %d far_pool %d padded %d\n", s->met[DW__COUNT(features)], s->met[DW__COUNT(features) + 1], s->padded);
@@ -277,7 +274,7 @@ static void describe(const suite_case *c, int seed, char *text, size_t n) {
   dw_shape_print(&c->check.shape, shape, sizeof shape);
   cli_variant_text(&c->check.variant, variant);
   snprintf(text, n, "seed %d: %s %s B=%d longest=%d%s mask=%s%s %s%s%s lengths=%s%s%s%s split=%d", seed, shape, variant,
-           s->batch, s->longest, s->ragged ? " ragged" : "", masks[s->mask_kind],
+           s->batch, s->longest, s->ragged ? " ragged" : "", cli_mask_names[s->mask_kind],
            s->dead_nodes && s->mask_kind == DW_MASK_PARENTS ? "+dead" : "", s->addressing == DW_CSR ? "csr" : "table",
            s->addressing == DW_CSR && s->index64 ? "64" : "", s->addressing == DW_CSR && s->scatter ? " scattered" : "",
            s->lengths_include_drafts ? "all" : "prefix", s->draft_slots ? " draft_slots" : "", s->strided ? " strided" : "",

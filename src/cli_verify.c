@@ -37,8 +37,7 @@ dw_bounds cli_problem_bounds(const dw_shape *shape, const cli_problem *asked) {
   // What holds for these calls is promised, so that both kinds of kernel are checked.
   bool table = asked->addressing == DW_BLOCK_TABLE && !asked->prefix_only && !asked->drafts_elsewhere && !asked->split_tokens;
   bounds.call = table ? DW_CALL_TABLE : DW_CALL_ANY;
-  bounds.features = (asked->window ? DW_WITH_WINDOW : 0) | (asked->soft_cap > 0 ? DW_WITH_SOFT_CAP : 0) |
-                    (asked->q_rope ? DW_WITH_Q_ROPE : 0) | (asked->kv_rope ? DW_WITH_KV_ROPE : 0);
+  bounds.features = dw__features(asked->window, asked->soft_cap > 0, asked->q_rope, asked->kv_rope);
   return bounds;
 }
 
@@ -111,12 +110,10 @@ typedef struct vector_error {
   double relative, bound;
 } vector_error;
 
-static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
-
 static double relative_error(const dw__problem *problem, size_t vector) {
   const dw_shape *shape = &problem->spec.shape;
-  int64_t head_stride = or_else(problem->args.out_head_stride, shape->head_dim_v);
-  int64_t row_stride = or_else(problem->args.out_row_stride, shape->heads * head_stride);
+  int64_t head_stride = dw__or_else(problem->args.out_head_stride, shape->head_dim_v);
+  int64_t row_stride = dw__or_else(problem->args.out_row_stride, shape->heads * head_stride);
   int64_t first = (int64_t)vector / shape->heads * row_stride + (int64_t)vector % shape->heads * head_stride;
   size_t size = dw__dtype_size(shape->out);
   const char *out = (const char *)problem->args.out + (size_t)first * size;

@@ -624,26 +624,24 @@ typedef struct merge {
   dw_merge_args args;
 } merge;
 
-static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
-
 static int64_t state_at(const merge *m, int k, int part, int row, int head) {
   const dw_states *s = &m->args.states[k];
-  int64_t head_stride = or_else(s->out_head_stride, m->args.v),
-          row_stride = or_else(s->out_row_stride, m->args.heads * head_stride);
-  return part * or_else(s->out_part_stride, m->args.rows * row_stride) + row * row_stride + head * head_stride;
+  int64_t head_stride = dw__or_else(s->out_head_stride, m->args.v),
+          row_stride = dw__or_else(s->out_row_stride, m->args.heads * head_stride);
+  return part * dw__or_else(s->out_part_stride, m->args.rows * row_stride) + row * row_stride + head * head_stride;
 }
 static int64_t state_lse_at(const merge *m, int k, int part, int row, int head) {
   const dw_states *s = &m->args.states[k];
-  int64_t row_stride = or_else(s->lse_row_stride, m->args.heads);
-  return part * or_else(s->lse_part_stride, m->args.rows * row_stride) + row * row_stride +
-         head * or_else(s->lse_head_stride, 1);
+  int64_t row_stride = dw__or_else(s->lse_row_stride, m->args.heads);
+  return part * dw__or_else(s->lse_part_stride, m->args.rows * row_stride) + row * row_stride +
+         head * dw__or_else(s->lse_head_stride, 1);
 }
 static int64_t out_at(const merge *m, int row, int head) {
-  int64_t head_stride = or_else(m->args.out_head_stride, m->args.v);
-  return row * or_else(m->args.out_row_stride, m->args.heads * head_stride) + head * head_stride;
+  int64_t head_stride = dw__or_else(m->args.out_head_stride, m->args.v);
+  return row * dw__or_else(m->args.out_row_stride, m->args.heads * head_stride) + head * head_stride;
 }
 static int64_t lse_at(const merge *m, int row, int head) {
-  return row * or_else(m->args.lse_row_stride, m->args.heads) + head * or_else(m->args.lse_head_stride, 1);
+  return row * dw__or_else(m->args.lse_row_stride, m->args.heads) + head * dw__or_else(m->args.lse_head_stride, 1);
 }
 
 static dw__array *vectors_of(trial *t, const merge *m, int k) {
@@ -711,7 +709,7 @@ static void merge_make(trial *t) {
                      .dtype = (dw_dtype)below(t, 3),
                      .lse_base_e = below(t, 2)};
     if (one_in(t, 2)) s->out_head_stride = a->v + below(t, 3) * 8;
-    if (one_in(t, 2)) s->out_row_stride = a->heads * or_else(s->out_head_stride, a->v) + 8;
+    if (one_in(t, 2)) s->out_row_stride = a->heads * dw__or_else(s->out_head_stride, a->v) + 8;
     if (one_in(t, 3)) s->lse_row_stride = 1, s->lse_head_stride = a->rows, s->lse_part_stride = a->rows * a->heads + 3;
   }
   if (in_place) a->lse_base_e = a->states[0].lse_base_e;
@@ -984,7 +982,7 @@ static void expand_node(const tree *r, int b, int node, int prefix) {
   if (r->positions && r->expand.positions64) ((int64_t *)r->positions->after)[row] = prefix + (n ? n - 1 : 0);
   else if (r->positions) ints_after(r->positions)[row] = prefix + (n ? n - 1 : 0);
   if (!r->mask) return;
-  uint32_t *bits = (uint32_t *)r->mask->after + row * or_else(r->expand.mask_row_stride, words);
+  uint32_t *bits = (uint32_t *)r->mask->after + row * dw__or_else(r->expand.mask_row_stride, words);
   memset(bits, 0, (size_t)words * 4);
   for (int i = 0; i < n; i++) bits[list[i] / 32] |= 1u << (list[i] % 32);
 }

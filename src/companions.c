@@ -146,8 +146,6 @@ static dw_status launch(const dw_companions *companions, dw__companion which, un
 
 // ---- checks ---------------------------------------------------------------------------------------------------
 
-static int64_t or_default(int64_t value, int64_t normal) { return value ? value : normal; }
-
 // Names of members of arrays: "planes[1].row_bytes".
 typedef struct member {
   char text[48];
@@ -212,7 +210,7 @@ static dw_status read_planes(const dw_planes *given, int kinds, int page, int to
   *blocks = 0;
   for (int i = 0; i < kinds; i++) {
     const dw_planes *g = &given[i];
-    const int64_t token = or_default(g->token_stride, g->row_bytes), whole = or_default(g->page_stride, page * token);
+    const int64_t token = dw__or_else(g->token_stride, g->row_bytes), whole = dw__or_else(g->page_stride, page * token);
     TRY(need(g->bases, member_of("planes", i, "bases").text, 8, error));
     TRY(range(g->count, member_of("planes", i, "count").text, 1, 1 << 20, "layers", error));
     TRY(range(g->row_bytes, member_of("planes", i, "row_bytes").text, 1, 1 << 24, "bytes of a token's row", error));
@@ -305,11 +303,11 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
     .kv_indices = a.kv_indices,
     .draft_slots = a.draft_slots,
     .block_table = a.block_table,
-    .block_table_stride = or_default(a.block_table_stride, a.table_columns),
+    .block_table_stride = dw__or_else(a.block_table_stride, a.table_columns),
     .table_columns = a.table_columns,
     .columns_each = 1,
     .accept_index = a.accept_index,
-    .accept_stride = or_default(a.accept_stride, a.accept_columns),
+    .accept_stride = dw__or_else(a.accept_stride, a.accept_columns),
     .accept_columns = a.accept_columns,
     .next_drafts = a.next_drafts,
     .new_len = a.new_len,
@@ -375,12 +373,12 @@ static dw_status read_states(const dw_merge_args *a, int i, dw_c_states *s, bool
   TRY(stride(g->lse_row_stride, member_of("states", i, "lse_row_stride").text, 1, "a stride goes up", error));
   TRY(stride(g->lse_part_stride, member_of("states", i, "lse_part_stride").text, 1, "a stride goes up", error));
   *s = (dw_c_states){.out = g->out, .lse = g->lse, .count = g->count, .dtype = (int)g->dtype};
-  s->out_head_stride = or_default(g->out_head_stride, a->v);
-  s->out_row_stride = or_default(g->out_row_stride, a->heads * s->out_head_stride);
-  s->out_part_stride = or_default(g->out_part_stride, a->rows * s->out_row_stride);
-  s->lse_head_stride = or_default(g->lse_head_stride, 1);
-  s->lse_row_stride = or_default(g->lse_row_stride, a->heads);
-  s->lse_part_stride = or_default(g->lse_part_stride, a->rows * s->lse_row_stride);
+  s->out_head_stride = dw__or_else(g->out_head_stride, a->v);
+  s->out_row_stride = dw__or_else(g->out_row_stride, a->heads * s->out_head_stride);
+  s->out_part_stride = dw__or_else(g->out_part_stride, a->rows * s->out_row_stride);
+  s->lse_head_stride = dw__or_else(g->lse_head_stride, 1);
+  s->lse_row_stride = dw__or_else(g->lse_row_stride, a->heads);
+  s->lse_part_stride = dw__or_else(g->lse_part_stride, a->rows * s->lse_row_stride);
   s->to_log2 = g->lse_base_e ? log2_e : 1.f;
   *wide &= is_wide(g->out, g->dtype, s->out_head_stride, s->out_row_stride, s->out_part_stride);
   return DW_OK;
@@ -412,10 +410,10 @@ dw_status dw_merge_states(const dw_companions *companions, const dw_merge_args *
                        .lse = a.lse,
                        .dtype = (int)a.dtype,
                        .from_log2 = a.lse_base_e ? ln_2 : 1.f};
-  p.out_head_stride = or_default(a.out_head_stride, a.v);
-  p.out_row_stride = or_default(a.out_row_stride, a.heads * p.out_head_stride);
-  p.lse_head_stride = or_default(a.lse_head_stride, 1);
-  p.lse_row_stride = or_default(a.lse_row_stride, a.heads);
+  p.out_head_stride = dw__or_else(a.out_head_stride, a.v);
+  p.out_row_stride = dw__or_else(a.out_row_stride, a.heads * p.out_head_stride);
+  p.lse_head_stride = dw__or_else(a.lse_head_stride, 1);
+  p.lse_row_stride = dw__or_else(a.lse_row_stride, a.heads);
   bool wide = a.v % 8 == 0 && is_wide(a.out, a.dtype, p.out_head_stride, p.out_row_stride, 0);
   for (int i = 0; i < a.state_kinds; i++) {
     TRY(read_states(&a, i, &p.states[i], &wide, error));
@@ -453,7 +451,7 @@ dw_status dw_tree_expand(const dw_companions *companions, const dw_expand_args *
                         .depths = a.depths,
                         .positions = a.positions,
                         .mask = a.mask,
-                        .mask_row_stride = or_default(a.mask_row_stride, words)};
+                        .mask_row_stride = dw__or_else(a.mask_row_stride, words)};
   const unsigned blocks = ((unsigned)a.width + DW_C_EXPAND_WARPS - 1) / DW_C_EXPAND_WARPS;
   return launch(companions, DW__EXPAND, blocks, (unsigned)a.batch, 32 * DW_C_EXPAND_WARPS, 0, &p, stream, error);
 }
@@ -480,7 +478,7 @@ dw_status dw_tree_accept(const dw_companions *companions, const dw_accept_args *
                         .root_tokens = a.root_tokens,
                         .tokens64 = a.tokens64 != 0,
                         .accept_index = a.accept_index,
-                        .accept_stride = or_default(a.accept_stride, a.accept_columns),
+                        .accept_stride = dw__or_else(a.accept_stride, a.accept_columns),
                         .accept_columns = a.accept_columns,
                         .most_nodes = a.width,
                         .accept_count = a.accept_count,

@@ -70,8 +70,6 @@ typedef struct pair {
   long close;  // elements within one unit in the last place
 } pair;
 
-static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
-
 // Numbers of a format in order, so that neighbours differ by one.
 static int64_t order(dw_dtype type, const void *element) {
   uint32_t word = 0;
@@ -114,7 +112,7 @@ static void pair_lse(const dw__problem *problem, size_t vector, pair *p) {
   const dw_args *args = &problem->args;
   if (!args->lse) return;
   int heads = problem->spec.shape.heads;
-  int64_t stride = or_else(args->lse_row_stride, heads);
+  int64_t stride = dw__or_else(args->lse_row_stride, heads);
   p->lse_found = (double)args->lse[(int64_t)vector / heads * stride + (int64_t)vector % heads];
   p->lse_exact = problem->lse64[vector];
   bool both_nothing = isinf(p->lse_found) && isinf(p->lse_exact) && p->lse_found < 0 && p->lse_exact < 0;
@@ -123,8 +121,8 @@ static void pair_lse(const dw__problem *problem, size_t vector, pair *p) {
 
 static const char *result_at(const dw__problem *problem, size_t vector) {
   const dw_shape *shape = &problem->spec.shape;
-  int64_t head_stride = or_else(problem->args.out_head_stride, shape->head_dim_v);
-  int64_t row_stride = or_else(problem->args.out_row_stride, shape->heads * head_stride);
+  int64_t head_stride = dw__or_else(problem->args.out_head_stride, shape->head_dim_v);
+  int64_t row_stride = dw__or_else(problem->args.out_row_stride, shape->heads * head_stride);
   int64_t element = (int64_t)vector / shape->heads * row_stride + (int64_t)vector % shape->heads * head_stride;
   return (const char *)problem->args.out + element * (int64_t)dw__dtype_size(shape->out);
 }
@@ -174,7 +172,7 @@ static ptrdiff_t changed_outside(const dw__problem *problem, const dw__guarded *
 }
 
 static const char *lse_at(const dw__problem *problem, size_t row) {
-  int64_t stride = or_else(problem->args.lse_row_stride, problem->spec.shape.heads);
+  int64_t stride = dw__or_else(problem->args.lse_row_stride, problem->spec.shape.heads);
   return (const char *)(problem->args.lse + (int64_t)row * stride);
 }
 

@@ -68,6 +68,8 @@ int dw__fd_write(int fd, const void *data, size_t size);
 
 double dw__seconds(void);  // monotonic
 
+// A value that 0 leaves to its default.
+static inline int64_t dw__or_else(int64_t value, int64_t normal) { return value ? value : normal; }
 // a / b, rounded up; neither negative.
 static inline int64_t dw__ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

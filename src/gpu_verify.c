@@ -22,8 +22,6 @@ struct dw__gpu_judge {
   room rooms[ROOMS];
 };
 
-static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
-
 // ---- from arguments to parameters -----------------------------------------------------------------------------
 
 // Enough chunks of tokens to fill a GPU with warps, no more than that: each costs a partial result a vector.
@@ -48,10 +46,10 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     [DW_MASK_STATIC] = DW_T_STATIC,
   };
   int width = args->width ? args->width : shape->width, rope = shape->head_dim_qk - shape->head_dim_v;
-  int64_t q_head = or_else(args->q_head_stride, args->q_rope ? shape->head_dim_v : shape->head_dim_qk);
-  int64_t token = or_else(args->kv_token_stride, args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
-  int64_t rope_head = or_else(args->q_rope_head_stride, rope), rope_token = or_else(args->kv_rope_token_stride, rope);
-  int64_t mask_row = or_else(args->mask_row_stride, args->mask_kind == DW_MASK_BITS ? (width + 31) / 32 : width);
+  int64_t q_head = dw__or_else(args->q_head_stride, args->q_rope ? shape->head_dim_v : shape->head_dim_qk);
+  int64_t token = dw__or_else(args->kv_token_stride, args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+  int64_t rope_head = dw__or_else(args->q_rope_head_stride, rope), rope_token = dw__or_else(args->kv_rope_token_stride, rope);
+  int64_t mask_row = dw__or_else(args->mask_row_stride, args->mask_kind == DW_MASK_BITS ? (width + 31) / 32 : width);
   dw_oracle_params p = {
     .q = args->q,
     .q_rope = args->q_rope,
@@ -67,17 +65,17 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     .mask_indptr = (const long long *)args->mask_indptr,
     .sinks = args->sinks,
     .positions = args->positions,
-    .q_row_stride = or_else(args->q_row_stride, shape->heads * q_head),
+    .q_row_stride = dw__or_else(args->q_row_stride, shape->heads * q_head),
     .q_head_stride = q_head,
-    .q_rope_row_stride = or_else(args->q_rope_row_stride, shape->heads * rope_head),
+    .q_rope_row_stride = dw__or_else(args->q_rope_row_stride, shape->heads * rope_head),
     .q_rope_head_stride = rope_head,
-    .kv_page_stride = or_else(args->kv_page_stride, shape->page * token),
+    .kv_page_stride = dw__or_else(args->kv_page_stride, shape->page * token),
     .kv_token_stride = token,
-    .kv_rope_page_stride = or_else(args->kv_rope_page_stride, shape->page * rope_token),
+    .kv_rope_page_stride = dw__or_else(args->kv_rope_page_stride, shape->page * rope_token),
     .kv_rope_token_stride = rope_token,
-    .table_stride = or_else(args->block_table_stride, args->table_columns),
+    .table_stride = dw__or_else(args->block_table_stride, args->table_columns),
     .mask_row_stride = mask_row,
-    .mask_request_stride = args->mask_shared ? 0 : or_else(args->mask_request_stride, width * mask_row),
+    .mask_request_stride = args->mask_shared ? 0 : dw__or_else(args->mask_request_stride, width * mask_row),
     .lse_factor = args->lse_base_e ? 1 : 1.44269504088896340736,
     .scale = (double)args->softmax_scale,
     .soft_cap = (double)args->soft_cap,
@@ -104,14 +102,14 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
 }
 
 dw_tool_compare_params dw__gpu_compare_params(const dw_shape *shape, const dw_args *args) {
-  int64_t head = or_else(args->out_head_stride, shape->head_dim_v);
+  int64_t head = dw__or_else(args->out_head_stride, shape->head_dim_v);
   return (dw_tool_compare_params){
     .out = args->out,
     .lse = args->lse,
     .qo_indptr = args->qo_indptr,
-    .out_row_stride = or_else(args->out_row_stride, shape->heads * head),
+    .out_row_stride = dw__or_else(args->out_row_stride, shape->heads * head),
     .out_head_stride = head,
-    .lse_row_stride = or_else(args->lse_row_stride, shape->heads),
+    .lse_row_stride = dw__or_else(args->lse_row_stride, shape->heads),
     .heads = shape->heads,
     .width = args->width ? args->width : shape->width,
     .out_dtype = shape->out == DW_BF16  ? 0

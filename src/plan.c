@@ -104,8 +104,6 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   return DW_OK;
 }
 
-static int64_t or_default(int64_t value, int64_t normal) { return value ? value : normal; }
-
 void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
                      const dw_args *a, dw_params *p, dw_params *pack) {
   const double log2e = 1.44269504088896340736, ln2 = 0.69314718055994530942;
@@ -124,22 +122,22 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->block_table = a->block_table;
   p->mask = a->mask;
   const int qk = shape->head_dim_qk, v = shape->head_dim_v;
-  p->q_head_stride = or_default(a->q_head_stride, a->q_rope ? v : qk);
-  p->q_row_stride = or_default(a->q_row_stride, shape->heads * p->q_head_stride);
-  p->q_rope_head_stride = or_default(a->q_rope_head_stride, qk - v);
-  p->q_rope_row_stride = or_default(a->q_rope_row_stride, shape->heads * p->q_rope_head_stride);
-  p->out_head_stride = or_default(a->out_head_stride, v);
-  p->out_row_stride = or_default(a->out_row_stride, shape->heads * p->out_head_stride);
-  p->lse_row_stride = or_default(a->lse_row_stride, shape->heads);
-  p->kv_token_stride = or_default(a->kv_token_stride, a->kv_rope ? v : qk);
-  p->kv_page_stride = or_default(a->kv_page_stride, shape->page * p->kv_token_stride);
-  p->kv_rope_token_stride = or_default(a->kv_rope_token_stride, qk - v);
-  p->kv_rope_page_stride = or_default(a->kv_rope_page_stride, shape->page * p->kv_rope_token_stride);
+  p->q_head_stride = dw__or_else(a->q_head_stride, a->q_rope ? v : qk);
+  p->q_row_stride = dw__or_else(a->q_row_stride, shape->heads * p->q_head_stride);
+  p->q_rope_head_stride = dw__or_else(a->q_rope_head_stride, qk - v);
+  p->q_rope_row_stride = dw__or_else(a->q_rope_row_stride, shape->heads * p->q_rope_head_stride);
+  p->out_head_stride = dw__or_else(a->out_head_stride, v);
+  p->out_row_stride = dw__or_else(a->out_row_stride, shape->heads * p->out_head_stride);
+  p->lse_row_stride = dw__or_else(a->lse_row_stride, shape->heads);
+  p->kv_token_stride = dw__or_else(a->kv_token_stride, a->kv_rope ? v : qk);
+  p->kv_page_stride = dw__or_else(a->kv_page_stride, shape->page * p->kv_token_stride);
+  p->kv_rope_token_stride = dw__or_else(a->kv_rope_token_stride, qk - v);
+  p->kv_rope_page_stride = dw__or_else(a->kv_rope_page_stride, shape->page * p->kv_rope_token_stride);
   p->table_columns = a->table_columns;
-  p->block_table_stride = or_default(a->block_table_stride, a->table_columns);
+  p->block_table_stride = dw__or_else(a->block_table_stride, a->table_columns);
   p->width = a->width ? a->width : shape->width;
-  p->mask_row_stride = or_default(a->mask_row_stride, a->mask_kind == DW_MASK_BITS ? dw__ceil_div(p->width, 32) : p->width);
-  p->mask_request_stride = a->mask_shared ? 0 : or_default(a->mask_request_stride, p->width * p->mask_row_stride);
+  p->mask_row_stride = dw__or_else(a->mask_row_stride, a->mask_kind == DW_MASK_BITS ? dw__ceil_div(p->width, 32) : p->width);
+  p->mask_request_stride = a->mask_shared ? 0 : dw__or_else(a->mask_request_stride, p->width * p->mask_row_stride);
   p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
   if (a->soft_cap > 0.f) {
@@ -287,10 +285,7 @@ static dw_status check_rows(const dw_shape *shape, const dw_bounds *bounds, cons
   return DW_OK;
 }
 
-int dw__args_features(const dw_args *a) {
-  return (a->window ? DW_WITH_WINDOW : 0) | (a->soft_cap != 0.f ? DW_WITH_SOFT_CAP : 0) | (a->q_rope ? DW_WITH_Q_ROPE : 0) |
-         (a->kv_rope ? DW_WITH_KV_ROPE : 0);
-}
+int dw__args_features(const dw_args *a) { return dw__features(a->window, a->soft_cap != 0.f, a->q_rope, a->kv_rope); }
 
 static dw_status check_features(const dw__plan *plan, const dw_args *a, dw_error *e) {
   static const struct {
@@ -322,11 +317,11 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
   TRY(need(a->kv, "kv", 16, e));
   TRY(check_rope(shape, a->kv_rope, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
                  "kv_rope_token_stride", e));
-  const int64_t rope = or_default(a->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
+  const int64_t rope = dw__or_else(a->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
   if (a->kv_rope) TRY(need_stride(a->kv_rope_page_stride, "kv_rope_page_stride", shape->page * rope, 2, e));
   const int record = a->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
   TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, 2, e));
-  const int64_t token = or_default(a->kv_token_stride, record);
+  const int64_t token = dw__or_else(a->kv_token_stride, record);
   TRY(need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, 2, e));
   TRY(need_range(a->kv_pages, "kv_pages", 0, INT32_MAX, "pages in the pool, 0 where they are not known", e));
   TRY(need(a->kv_len, "kv_len", 4, e));
@@ -356,7 +351,7 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
 static double mask_bytes(const dw_shape *shape, const dw_args *a) {
   const int width = a->width ? a->width : shape->width;
   const double rows = a->total_q ? a->total_q : (double)a->batch * width;
-  const double row = (double)or_default(a->mask_row_stride, a->mask_kind == DW_MASK_BITS ? dw__ceil_div(width, 32) : width);
+  const double row = (double)dw__or_else(a->mask_row_stride, a->mask_kind == DW_MASK_BITS ? dw__ceil_div(width, 32) : width);
   switch (a->mask_kind) {
     case DW_MASK_PARENTS: return rows * 4;
     case DW_MASK_BITS: return rows > 0 ? ((rows - 1) * row + (double)dw__ceil_div(width, 32)) * 4 : 0;
@@ -393,7 +388,7 @@ static dw_status check_mask(const dw_shape *shape, const dw_args *a, dw_error *e
     TRY(need_range(a->mask_row_stride, "mask_row_stride", least, INT64_MAX / 4,
                    bits ? "a row of the mask has a bit a draft" : "a row of the mask has an element a draft", e));
   if (!bits && !a->mask_shared && a->mask_request_stride)
-    TRY(need_range(a->mask_request_stride, "mask_request_stride", (width - 1) * or_default(a->mask_row_stride, least) + width,
+    TRY(need_range(a->mask_request_stride, "mask_request_stride", (width - 1) * dw__or_else(a->mask_row_stride, least) + width,
                    INT64_MAX / 4, "a request's matrix has width rows", e));
   return check_mask_size(shape, a, e);
 }
@@ -428,13 +423,13 @@ static dw_status check_apart(const dw_shape *shape, const dw_args *a, dw_error *
   const int64_t rows = a->total_q ? a->total_q : (int64_t)a->batch * (a->width ? a->width : shape->width);
   const int heads = shape->heads, rope = shape->head_dim_qk - shape->head_dim_v;
   const int q_part = a->q_rope ? shape->head_dim_v : shape->head_dim_qk;
-  const int64_t q_head = or_default(a->q_head_stride, q_part), rope_head = or_default(a->q_rope_head_stride, rope);
-  const int64_t out_head = or_default(a->out_head_stride, shape->head_dim_v);
-  TRY(need_apart(rows, or_default(a->q_row_stride, heads * q_head), "q_row_stride", heads, q_head, q_part, e));
+  const int64_t q_head = dw__or_else(a->q_head_stride, q_part), rope_head = dw__or_else(a->q_rope_head_stride, rope);
+  const int64_t out_head = dw__or_else(a->out_head_stride, shape->head_dim_v);
+  TRY(need_apart(rows, dw__or_else(a->q_row_stride, heads * q_head), "q_row_stride", heads, q_head, q_part, e));
   if (a->q_rope)
-    TRY(need_apart(rows, or_default(a->q_rope_row_stride, heads * rope_head), "q_rope_row_stride", heads, rope_head, rope, e));
-  return need_apart(rows, or_default(a->out_row_stride, heads * out_head), "out_row_stride", heads, out_head, shape->head_dim_v,
-                    e);
+    TRY(need_apart(rows, dw__or_else(a->q_rope_row_stride, heads * rope_head), "q_rope_row_stride", heads, rope_head, rope, e));
+  return need_apart(rows, dw__or_else(a->out_row_stride, heads * out_head), "out_row_stride", heads, out_head,
+                    shape->head_dim_v, e);
 }
 
 dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const dw__plan *plan, const dw_args *a, dw_error *e) {

@@ -141,8 +141,6 @@ static size_t extent(int64_t outer, int64_t outer_stride, int64_t inner, int64_t
   return outer > 0 && inner > 0 ? (size_t)((outer - 1) * outer_stride + (inner - 1) * inner_stride + last) : 0;
 }
 
-static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
-
 static void make_sizes(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
@@ -190,8 +188,8 @@ static void make_strides(maker *make) {
 
 static pieces make_pieces(maker *make, int outer, int64_t outer_stride, int inner, int64_t inner_stride, int size,
                           size_t *bytes) {
-  inner_stride = or_else(inner_stride, size);
-  outer_stride = or_else(outer_stride, inner * inner_stride);
+  inner_stride = dw__or_else(inner_stride, size);
+  outer_stride = dw__or_else(outer_stride, inner * inner_stride);
   uint16_t *at = array(make, 2 * extent(outer, outer_stride, inner, inner_stride, size), bytes);
   return (pieces){at, outer_stride, inner_stride};
 }
@@ -224,12 +222,12 @@ static void make_q(maker *make) {
 static void make_out(maker *make) {
   dw__problem *problem = make->problem;
   const dw_shape *shape = &problem->spec.shape;
-  int64_t head_stride = or_else(problem->args.out_head_stride, shape->head_dim_v);
-  int64_t row_stride = or_else(problem->args.out_row_stride, shape->heads * head_stride);
+  int64_t head_stride = dw__or_else(problem->args.out_head_stride, shape->head_dim_v);
+  int64_t row_stride = dw__or_else(problem->args.out_row_stride, shape->heads * head_stride);
   size_t elements = extent(problem->total_q, row_stride, shape->heads, head_stride, shape->head_dim_v);
   problem->args.out = array(make, elements * dw__dtype_size(shape->out), &problem->out_bytes);
   make->memory->out = make->memory->arrays;
-  elements = extent(problem->total_q, or_else(problem->args.lse_row_stride, shape->heads), shape->heads, 1, 1);
+  elements = extent(problem->total_q, dw__or_else(problem->args.lse_row_stride, shape->heads), shape->heads, 1, 1);
   problem->args.lse = array(make, elements * sizeof(float), &problem->lse_bytes);
   make->memory->lse = make->memory->arrays;
   size_t vectors = (size_t)problem->total_q * (size_t)shape->heads;
@@ -329,8 +327,8 @@ static matrix matrix_of(const dw__problem *problem, int request) {
     return (matrix){args->mask_indptr[request] + prefix, (int64_t)prefix + problem->rows[request]};
   }
   int width = width_of(&problem->spec);
-  int64_t row = or_else(args->mask_row_stride, width);
-  return (matrix){problem->spec.mask_shared ? 0 : request * or_else(args->mask_request_stride, width * row), row};
+  int64_t row = dw__or_else(args->mask_row_stride, width);
+  return (matrix){problem->spec.mask_shared ? 0 : request * dw__or_else(args->mask_request_stride, width * row), row};
 }
 
 static void make_matrix_strides(maker *make) {

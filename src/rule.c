@@ -237,10 +237,11 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   return s;
 }
 
-int dw__variant_features(const dw_variant *v) {
-  return v->window * DW_WITH_WINDOW | v->soft_cap * DW_WITH_SOFT_CAP | v->q_rope * DW_WITH_Q_ROPE |
-         v->kv_rope * DW_WITH_KV_ROPE;
+int dw__features(bool window, bool soft_cap, bool q_rope, bool kv_rope) {
+  return (window ? DW_WITH_WINDOW : 0) | (soft_cap ? DW_WITH_SOFT_CAP : 0) | (q_rope ? DW_WITH_Q_ROPE : 0) |
+         (kv_rope ? DW_WITH_KV_ROPE : 0);
 }
+int dw__variant_features(const dw_variant *v) { return dw__features(v->window, v->soft_cap, v->q_rope, v->kv_rope); }
 void dw__variant_add_features(dw_variant *v, int features) {
   v->window |= (features & DW_WITH_WINDOW) != 0;
   v->soft_cap |= (features & DW_WITH_SOFT_CAP) != 0;

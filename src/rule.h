@@ -15,6 +15,8 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
 // Shared memory that a block of combine=few asks for, with `blocks` of them a request.
 size_t dw__rule_few_shared(const dw_shape *shape, const dw_bounds *bounds, unsigned blocks);
 
+// dw_feature values, or'ed.
+int dw__features(bool window, bool soft_cap, bool q_rope, bool kv_rope);
 // dw_feature values that a variant's code has, and how it gets more of them.
 int dw__variant_features(const dw_variant *variant);
 void dw__variant_add_features(dw_variant *variant, int features);
