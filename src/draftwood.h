@@ -307,7 +307,7 @@ typedef struct dw_args {
   const int64_t *mask_indptr;   // BYTES_FULL: [batch + 1]
   int64_t mask_size;            // bytes at `mask`, for checks. 0: not known
   float softmax_scale;          // multiplies q . k, e.g. 1 / sqrt(192)
-  float soft_cap;               // 0: none; else a scaled score s counts as soft_cap x tanh(s / soft_cap)
+  float soft_cap;               // 0: none; else a scaled score s counts as soft_cap x tanh(s / soft_cap). 0.001 and more
   int window;                // 0: none; else a row at position p sees positions above p - window alone (itself and window - 1)
   const int32_t *positions;  // [total_q] position of each row's token in its sequence; NULL: the prefix plus the number of other
     // drafts that the row sees, a node's depth in the tree. Read with a window only. Not below the prefix

@@ -141,8 +141,12 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
   if (a->soft_cap > 0.f) {
-    p->cap_scale = 2 / a->soft_cap;  // scores are in log2 units already
-    p->cap_log2 = (float)(a->soft_cap * log2e);
+    static const double series[3] = {-0.33332411, 0.132665527, -0.0466142106};  // of tanh x / x - 1, up to x = 1/2
+    const double cap = a->soft_cap * log2e;
+    p->cap_log2 = (float)cap;
+    p->cap_exponent = (float)(2 * log2e / cap);
+    p->cap_near = (float)(cap * cap / 4);
+    for (int i = 0; i < 3; i++) p->cap_series[i] = (float)(series[i] / pow(cap, 2 * (i + 1)));
   }
   p->window = a->window;
   p->positions = a->window ? a->positions : NULL;
@@ -399,9 +403,9 @@ static dw_status check_scalars(const dw_args *a, dw_error *e) {
     snprintf(found, sizeof found, "%g", (double)a->softmax_scale);
     return dw__fail(e, DW_BAD_ARGUMENT, "softmax_scale", found, "a positive number", "it multiplies q . k");
   }
-  if (!(a->soft_cap >= 0.f) || !isfinite(a->soft_cap)) {
+  if (a->soft_cap != 0.f && (!(a->soft_cap >= 1e-3f) || !isfinite(a->soft_cap))) {
     snprintf(found, sizeof found, "%g", (double)a->soft_cap);
-    return dw__fail(e, DW_BAD_ARGUMENT, "soft_cap", found, "0 (none) or a positive number", "scores stay below it");
+    return dw__fail(e, DW_BAD_ARGUMENT, "soft_cap", found, "0 (none), or 0.001 and more", "scores stay below it");
   }
   TRY(need_range(a->window, "window", 0, INT32_MAX, "tokens a row sees, itself included; 0 for all", e));
   if (a->positions) TRY(need(a->positions, "positions", 4, e));

@@ -234,12 +234,25 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 }
 
 // ---- soft cap -------------------------------------------------------------------------------------------------
-// cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x); near 0, where that cancels, by its series. Both are
-// computed: lanes of a warp that part here cost more.
-DEV float soft_cap(const dw_params &p, float s) {
-  if (!capped(p)) return s;
-  const float exponent = s * p.cap_scale, x = exponent * 0.34657359027997265f, xx = x * x;
-  const float near = s * (1.f + xx * (-1.f / 3 + xx * (2.f / 15 - xx * (17.f / 315))));
-  const float far = p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(exponent));
-  return xx < 0.015625f ? near : far;
+// cap x tanh(s / cap) of scores in log2 units. Up to s / cap = 1/2 an odd polynomial (relative error 2e-6, near the least of its
+// degree). True if a score is above: it then has to go through soft_cap_far, which few scores of a trained model need.
+template <int T>
+DEV bool soft_cap_near(const dw_params &p, float (&s)[T]) {
+  float most = 0.f;
+#pragma unroll
+  for (int i = 0; i < T; i++) {
+    const float ss = s[i] * s[i];
+    most = fmaxf(most, ss);
+    s[i] += s[i] * (ss * (p.cap_series[0] + ss * (p.cap_series[1] + ss * p.cap_series[2])));
+  }
+  return most > p.cap_near;
+}
+// Where it is due: tanh x = 1 - 2 / (1 + e^2x). `raw`: before soft_cap_near. A hidden token stays hidden.
+template <int T>
+DEV void soft_cap_far(const dw_params &p, const float (&raw)[T], float (&s)[T]) {
+#pragma unroll
+  for (int i = 0; i < T; i++) {
+    const float far = p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(raw[i] * p.cap_exponent));
+    if (raw[i] * raw[i] > p.cap_near) s[i] = raw[i] == MINUS_INF ? MINUS_INF : far;
+  }
 }

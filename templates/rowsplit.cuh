@@ -391,10 +391,6 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
       x.s[i] = MINUS_INF;
     }
   }
-  if (!capped(p)) return;
-#pragma unroll
-  for (int i = 0; i < T; i++)
-    if (x.s[i] != MINUS_INF) x.s[i] = soft_cap(p, x.s[i]);
 }
 template <int T>
 DEV float largest(const float (&v)[T]) {
@@ -528,8 +524,18 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
       if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
     }
     float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
+    const SoftmaxRow<4, 4> raw_x = x;
+    const SoftmaxRow<16, 1> raw_y = y;
+    bool far = capped(p) && soft_cap_near(p, x.s);
+    if (TAIL && capped(p)) far |= soft_cap_near(p, y.s);
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
+    if (capped(p) && vote_any(far)) {
+      soft_cap_far(p, raw_x.s, x.s);
+      softmax_weights(x, weights_x);
+      if (TAIL) soft_cap_far(p, raw_y.s, y.s);
+      if (TAIL) softmax_weights(y, weights_y);
+    }
     const bool grow_x = vote_any(has_x && largest(x.s) > x.max), grow_y = TAIL && vote_any(y.s[0] > y.max);
     if (grow_x) {
       factor_x = softmax_grow(x);

@@ -454,8 +454,8 @@ static void parts_and_scalars_are_checked(void **state) {
   REFUSE(good_args, a.kv_pages = -1, "kv_pages", "-1", "0 to 2147483647");
   REFUSE(good_args, a.report = AT(2), "report", "2", "its type's alignment");
   ACCEPT(good_args, (a.kv_pages = 7, a.report = AT(4)));
-  REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none) or a positive number");
-  REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none) or a positive number");
+  REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none), or 0.001 and more");
+  REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none), or 0.001 and more");
   REFUSE(good_args, a.window = -1, "window", "-1", "0 to 2147483647");
   REFUSE(good_args, a.positions = AT(2), "positions", "2", "its type's alignment");
   REFUSE(good_args, a.sinks = AT(1), "sinks", "1", "its type's alignment");
