@@ -121,7 +121,8 @@ static int no_text(int result, const char **text) {
 }
 
 static dw_status open_host(dw__stage *stage, dw_ctx *ctx, bool sanitize, dw_error *error) {
-  static const dw__driver_table table = {.cuLaunchKernelEx = run_on_host, .cuGetErrorName = no_text, .cuGetErrorString = no_text};
+  static const dw__driver_table table = {
+    .cuLaunchKernelEx = run_on_host, .cuGetErrorName = no_text, .cuGetErrorString = no_text};
   char *source = NULL;
   size_t size;
   void *handles[DW__COMPANION_COUNT];

@@ -60,7 +60,8 @@ static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
   if (spec->window < 0)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "window", spec->window, "0 or more", "tokens that a row sees");
   if (spec->soft_cap != 0 && (!(spec->soft_cap >= 1e-3) || isinf(spec->soft_cap)))
-    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "another number", "0 (none), or 0.001 and more", "scores stay below it");
+    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "another number", "0 (none), or 0.001 and more",
+                    "scores stay below it");
   if (!spec->drafts_elsewhere) return DW_OK;
   if (spec->lengths_include_drafts || spec->window || spec->draft_slots)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", spec->drafts_elsewhere,

@@ -530,13 +530,17 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (TAIL && capped(p)) far |= soft_cap_near(p, y.s);
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
-    if (capped(p) && vote_any(far)) {
-      soft_cap_far(p, raw_x.s, x.s);
-      softmax_weights(x, weights_x);
-      if (TAIL) soft_cap_far(p, raw_y.s, y.s);
-      if (TAIL) softmax_weights(y, weights_y);
+    bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(y.s[0] > y.max);
+    if (capped(p) && grow_x) {
+      if (vote_any(far)) {
+        soft_cap_far(p, raw_x.s, x.s);
+        softmax_weights(x, weights_x);
+        if (TAIL) soft_cap_far(p, raw_y.s, y.s);
+        if (TAIL) softmax_weights(y, weights_y);
+        grow_y = TAIL && vote_any(y.s[0] > y.max);
+      }
+      grow_x = vote_any(has_x && largest(x.s) > x.max);
     }
-    const bool grow_x = vote_any(has_x && largest(x.s) > x.max), grow_y = TAIL && vote_any(y.s[0] > y.max);
     if (grow_x) {
       factor_x = softmax_grow(x);
       softmax_weights(x, weights_x);
