@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -140,6 +141,7 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_request_stride = a->mask_shared ? 0 : dw__or_else(a->mask_request_stride, p->width * p->mask_row_stride);
   p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
+  p->cap_near = FLT_MAX;
   if (a->soft_cap > 0.f) {
     static const double series[3] = {-0.33332411, 0.132665527, -0.0466142106};  // of tanh x / x - 1, up to x = 1/2
     const double cap = a->soft_cap * log2e;

@@ -57,7 +57,7 @@ typedef struct dw_params {
   float scale_log2;        // softmax scale x log2(e)
   float cap_log2;          // soft cap x log2(e); 0: none
   float cap_exponent;      // a score in log2 units x this = log2(e) x 2 s / cap
-  float cap_near;          // square of half the cap, in log2 units
+  float cap_near;          // square of half the cap, in log2 units; without a cap the greatest number
   float cap_series[3];     // of tanh x / x - 1 in squares of scores in log2 units
   int window;              // 0: none
   const int *positions;    // [total_q] or null: prefix and depth

@@ -502,6 +502,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SLOTS> ring;  // only to clean a tile
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
+  const CapSeries cap = cap_series(p, c.request);
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
 #pragma unroll 1
@@ -526,12 +527,15 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
     const SoftmaxRow<4, 4> raw_x = x;
     const SoftmaxRow<16, 1> raw_y = y;
-    bool far = capped(p) && soft_cap_near(p, x.s);
-    if (TAIL && capped(p)) far |= soft_cap_near(p, y.s);
+    bool far = false;
+    if (WITH_SOFT_CAP) {
+      far = soft_cap_near(cap, x.s);
+      if (TAIL) far |= soft_cap_near(cap, y.s);
+    }
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
     bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(y.s[0] > y.max);
-    if (capped(p) && grow_x) {
+    if (WITH_SOFT_CAP && grow_x) {
       if (vote_any(far)) {
         soft_cap_far(p, raw_x.s, x.s);
         softmax_weights(x, weights_x);
