@@ -500,9 +500,13 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
   int32_t *positions = (int32_t *)problem->positions.host;
   float *sinks = (float *)problem->sinks.host;
   if (positions) memset(positions, 0x80, problem->positions.bytes);
+  // Nobody looks where a dead node stands.
+  const int32_t *parents = problem->spec.mask_kind == DW_MASK_PARENTS ? (int32_t *)problem->mask.host : NULL;
   for (int b = 0; b < problem->spec.batch && positions; b++)
-    for (int i = 0; i < problem->rows[b]; i++)
-      *positions++ = committed(problem, b) + dw__random_below(&state, problem->rows[b] + 3);
+    for (int i = 0; i < problem->rows[b]; i++, parents += parents ? 1 : 0) {
+      int own = committed(problem, b) + dw__random_below(&state, problem->rows[b] + 3);
+      *positions++ = parents && *parents == -2 ? INT32_MIN : own;
+    }
   for (int h = 0; h < problem->spec.shape.heads && sinks; h++) {
     int draw = dw__random_below(&state, 8);
     sinks[h] = draw == 0 ? -INFINITY : draw == 1 ? 20 : (float)(2 * dw__random_normal(&state));
@@ -666,12 +670,25 @@ dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents
 
 // ---- reading --------------------------------------------------------------------------------------------------
 
+static void fill_counts(const dw__gpu_problem *problem, int set, dw_args *args) {
+  const size_t index = problem->spec.index64 ? 8 : 4;
+  const slot_set *own = &problem->sets[set];
+  args->kv_len_count = (int64_t)(problem->kv_len.bytes / 4);
+  args->qo_indptr_count = (int64_t)(problem->qo_indptr.bytes / 4);
+  args->kv_indptr_count = (int64_t)(problem->kv_indptr.bytes / 4);
+  args->kv_indices_count = (int64_t)(own->indices.bytes / index);
+  args->draft_slots_count = (int64_t)(own->drafts.bytes / index);
+  args->block_table_count = (int64_t)(own->pages.bytes / 4);
+  args->mask_size = (int64_t)problem->mask.bytes;
+}
+
 dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
   dw_args args = problem->args;
   args.kv_indices = problem->sets[set].indices.device;
   args.draft_slots = problem->sets[set].drafts.device;
   args.block_table = problem->sets[set].pages.device;
   args.kv_pages = (int)(problem->pool_tokens / problem->spec.shape.page);
+  fill_counts(problem, set, &args);
   if (problem->spec.strided) return args;
   // Tight ones are left to the callee to fill in.
   args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;
