@@ -637,7 +637,7 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
     .unit_stride = problem->args.kv_token_stride,
     .page = problem->spec.shape.page,
     .elements = kv_part(&problem->spec),
-    .scale = 1,
+    .scale = problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1,
   };
   dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
   if (!status) status = fill(problem, &params, error);
@@ -716,6 +716,34 @@ int dw__gpu_problem_most_tokens(const dw__gpu_problem *problem) {
   for (int b = 0; b < problem->spec.batch; b++)
     if (tokens_of(problem, b) > most) most = tokens_of(problem, b);
   return most;
+}
+
+static int64_t slot_of(const dw__gpu_problem *problem, int b, int token) {
+  const dw__gpu_spec *spec = &problem->spec;
+  const slot_set *set = &problem->sets[0];
+  if (spec->addressing == DW_BLOCK_TABLE) {
+    const int32_t *pages = (int32_t *)set->pages.host + (int64_t)b * table_stride(spec);
+    return (int64_t)pages[token / spec->shape.page] * spec->shape.page + token % spec->shape.page;
+  }
+  int64_t first_row = 0;
+  for (int i = 0; i < b; i++) first_row += problem->rows[i];
+  bool apart = spec->draft_slots && token >= problem->prefix[b];
+  const void *list = apart ? set->drafts.host : set->indices.host;
+  int64_t at = apart ? first_row + token - problem->prefix[b] : ((int32_t *)problem->kv_indptr.host)[b] + token;
+  return spec->index64 ? ((const int64_t *)list)[at] : ((const int32_t *)list)[at];
+}
+
+dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token, dw_error *error) {
+  const dw_args *args = &problem->args;
+  int page = problem->spec.shape.page;
+  int64_t slot = slot_of(problem, request, token);
+  int64_t at = slot / page * args->kv_page_stride + slot % page * args->kv_token_stride;
+  dw_status status =
+    dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv + at, POISON_WORD, 2 * (size_t)kv_part(&problem->spec), error);
+  if (status || !problem->kv_rope) return status;
+  at = slot / page * args->kv_rope_page_stride + slot % page * args->kv_rope_token_stride;
+  return dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv_rope + at, POISON_WORD,
+                           2 * (size_t)rope_of(&problem->spec.shape), error);
 }
 
 // ---- outputs --------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ static const char verify_help[] =
   "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else c++), --device gpu needs a GPU of the target.\n"
   "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
   "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.\n"
+  "--named in place of SHAPE runs the cases of users' reports on a GPU, by name; draftwood verify --named --help tells more.\n"
   "--random N in place of SHAPE runs N random valid calls, and wrong ones; draftwood verify --random 1 --help tells more.\n"
   "--companions in place of SHAPE checks the companion kernels; draftwood verify --companions --help lists its options.";
 
