@@ -25,6 +25,7 @@
 //
 // More forms of masks, parts, windows, caps, sinks and ranks: test_kernel_contract.
 #include "kernel_tests.h"
+#include "list_tests.h"
 
 #include <sys/mman.h>
 
@@ -776,6 +777,22 @@ static void a32_other_records(void **state) {
     }
 }
 
+// Rows of 192 of which V is 128, for small batches and masks of 37 rows of 54 tokens.
+static void a23_unequal_widths(void **state) {
+  (void)state;
+  enum { MOST = 12 };
+  static const char *const variants[] = {FEW, FIVE, SPLIT};
+  const char *text = "mla:h=4,t=37,qk=192,v=128";
+  int prefix[MOST];
+  for (int b = 0; b < MOST; b++) prefix[b] = 17;
+  for (int batch = 1; batch <= MOST; batch++) {
+    dw__problem *problem = solved(text, batch, prefix, NULL, DW_MASK_BITS);
+    kt_note("%s, batch %d", variants[batch % 3], batch);
+    kt_run_check(kt_kernel_of(text, variants[batch % 3]), problem);
+    dw__problem_free(problem);
+  }
+}
+
 static void a28_twelve_heads(void **state) {
   (void)state;
   enum { BATCH = 64 };
@@ -1067,6 +1084,115 @@ static void d03_drafts_in_places_of_their_own(void **state) {
   }
 }
 
+// A model of one layer without weights to speak of: records and queries are drawn from token and position, the next word is where a
+// random head is largest.
+enum { TOY_HEADS = 4, TOY_QK = 128, TOY_MOST = 64, TOY_WORDS = 40, TOY_PROMPT = 21, TOY_TEXT = TOY_PROMPT + 40 };
+
+typedef struct toy {
+  dw__problem *problem;
+  const kt_kernel *kernel;
+  int length;  // tokens whose records are in the KV: all of the text but its last token
+} toy;
+
+static void toy_vector(uint16_t *to, int what, int64_t token, int position) {
+  uint64_t seed = (uint64_t)what << 40 ^ (uint64_t)token << 20 ^ (uint64_t)position;
+  seed = dw__random(&seed);
+  for (int d = 0; d < TOY_QK; d++) dw__from_float(DW_BF16, dw__random_normal(&seed), &to[d]);
+}
+
+static void toy_open(toy *t) {
+  static const int prefix[] = {TOY_TEXT + TOY_MOST};
+  const char *text = "mla:h=4,t=64,qk=128,v=128,page=16";
+  dw_shape shape = kt_shape(text);
+  dw__problem_spec spec = kt_spec(&shape, 1, prefix, NULL);
+  spec.mask_kind = DW_MASK_PARENTS;
+  spec.lengths_include_drafts = 0;
+  *t = (toy){.problem = kt_problem(&spec), .kernel = kt_kernel_of(text, FEW)};
+}
+
+static int64_t toy_word(const kt_result *r, int node) {
+  double best = -INFINITY;
+  int64_t word = 0;
+  for (int w = 0; w < TOY_WORDS; w++) {
+    uint64_t seed = 977 + (uint64_t)w;
+    double sum = 0;
+    for (int k = 0; k < TOY_HEADS * 128; k++)
+      sum += dw__random_normal(&seed) * (double)dw__to_float(DW_BF16, r->out + (size_t)(node * TOY_HEADS * 128 + k) * 2);
+    if (sum > best) best = sum, word = w;
+  }
+  return word;
+}
+
+// A step over a tree of which node 0 is the text's last token: the words that the model says after each node.
+static void toy_verify(toy *t, const int *parents, const int64_t *tokens, int nodes, int64_t *words) {
+  dw__problem *problem = t->problem;
+  int32_t depths[TOY_MOST];
+  uint16_t *q = (uint16_t *)(uintptr_t)problem->args.q;
+  assert_int_equal(dw_tree_depths(parents, nodes, depths, NULL), DW_OK);
+  kt_lengths(problem)[0] = t->length;
+  problem->args.width = problem->args.total_q = nodes;
+  for (int i = 0; i < nodes; i++) {
+    const int position = t->length + depths[i];
+    kt_parents(problem)[i] = parents[i];
+    toy_vector(kt_token(problem, 0, t->length + i), 0, tokens[i], position);
+    for (int h = 0; h < TOY_HEADS; h++) toy_vector(q + (i * TOY_HEADS + h) * TOY_QK, 1 + h, tokens[i], position);
+  }
+  dw_bounds bounds = kt_fixed(problem, 32);
+  bounds.kv_len = TOY_TEXT + 2 * TOY_MOST;
+  kt_result r = kt_take_run(t->kernel, &bounds, problem);
+  for (int i = 0; i < nodes; i++) words[i] = toy_word(&r, i);
+  kt_drop(&r);
+}
+
+// Tokens for a tree: about half of the nodes say what the text will say there, the others anything.
+static void toy_draft(uint64_t *dice, const int64_t *text, int at, int nodes, int *parents, int64_t *tokens) {
+  int32_t depths[TOY_MOST];
+  dw__tree_random(dice, nodes, parents);
+  assert_int_equal(dw_tree_depths(parents, nodes, depths, NULL), DW_OK);
+  for (int i = 0; i < nodes; i++) {
+    const int place = at + depths[i];
+    const bool right = i == 0 || (place < TOY_TEXT && dw__random_below(dice, 2));
+    tokens[i] = right ? text[place] : dw__random_below(dice, TOY_WORDS);
+  }
+}
+
+// Random drafters with 16, 32 and 64 nodes: verified, accepted and compacted, the text is that of one token after the other.
+static void d07_greedy_text_is_that_of_plain_decoding(void **state) {
+  (void)state;
+  static const int budgets[] = {1, 16, 32, 64};
+  int64_t text[TOY_TEXT] = {0}, found[TOY_TEXT + TOY_MOST];
+  uint64_t dice = 7;
+  for (int k = 0; k < COUNT(budgets); k++) {
+    const int nodes = budgets[k];
+    int steps = 0, at = TOY_PROMPT - 1;  // the last token's place
+    toy t;
+    toy_open(&t);
+    for (int i = 0; i < TOY_PROMPT; i++) found[i] = i * 7 % TOY_WORDS;
+    for (; t.length < at; t.length++) toy_vector(kt_token(t.problem, 0, t.length), 0, found[t.length], t.length);
+    if (k == 0) memcpy(text, found, TOY_PROMPT * sizeof *text);
+    for (; at + 1 < TOY_TEXT; steps++) {
+      int parents[TOY_MOST], count;
+      int32_t accept[TOY_MOST];
+      int64_t tokens[TOY_MOST], words[TOY_MOST], bonus;
+      toy_draft(&dice, k ? text : found, at, nodes, parents, tokens);
+      toy_verify(&t, parents, tokens, nodes, words);
+      assert_int_equal(dw_tree_walk(parents, tokens, words, nodes, NULL, accept, TOY_MOST, &count, &bonus, NULL), DW_OK);
+      assert_true(count >= 1 && accept[0] == 0);
+      for (int i = 0; i < count; i++) {
+        memmove(kt_token(t.problem, 0, t.length + i), kt_token(t.problem, 0, t.length + accept[i]), TOY_QK * 2);
+        found[at + i] = tokens[accept[i]];
+      }
+      t.length += count, at += count;
+      found[at] = bonus;
+      if (k == 0) text[at] = bonus;
+    }
+    kt_note("%d nodes, %d steps", nodes, steps);
+    for (int i = 0; i < TOY_TEXT; i++) assert_int_equal(found[i], text[i]);
+    assert_true(k == 0 ? steps == TOY_TEXT - TOY_PROMPT : steps < TOY_TEXT - TOY_PROMPT);
+    dw__problem_free(t.problem);
+  }
+}
+
 static void d08_positions_are_depths(void **state) {
   (void)state;
   static const int parents[] = {-1, 0, 0, 1, 2, 2}, wanted[] = {0, 1, 1, 2, 2, 2};
@@ -1101,6 +1227,55 @@ static void d10_two_prompts(void **state) {
     kt_run_check(kt_kernel_of("mla:h=2,t=60,qk=192,v=128", variants[i]), problem);
     dw__problem_free(problem);
   }
+}
+
+// Logits of a random head over the rows of all variants: on the whole no further from exact ones than those of a plain kernel, so that
+// the largest one is another no more often.
+static void d11_logits_as_exact_as_plain_bf16(void **state) {
+  (void)state;
+  enum { HEADS = 16, V = 128, T = 8, BATCH = 3, WORDS = 256, ROWS = T * BATCH };
+  static const int prefix[BATCH] = {2000, 700, 300};
+  static const char *const variants[] = {FEW, FIVE, SPLIT};
+  const char *text = "mla:h=16,t=8,qk=192,v=128";
+  static float head[WORDS][HEADS * V];
+  uint64_t seed = 11;
+  for (int i = 0; i < WORDS * HEADS * V; i++) head[i / (HEADS * V)][i % (HEADS * V)] = (float)dw__random_normal(&seed);
+  dw__problem *problem = solved(text, BATCH, prefix, NULL, DW_MASK_PARENTS);
+  double *plain = malloc(sizeof *plain * ROWS * HEADS * V), *lse = malloc(sizeof *lse * ROWS * HEADS);
+  assert_true(plain && lse);
+  assert_int_equal(dw__oracle_plain(&problem->spec.shape, &problem->args, 1, plain, lse, NULL), DW_OK);
+  double plain_square = 0;
+  for (int i = -1; i < COUNT(variants); i++) {  // -1: the plain result
+    double square = 0;
+    int flips = 0;
+    dw_bounds bounds = kt_bounds(problem);
+    kt_result r = {0};
+    if (i >= 0) r = kt_take_run(kt_kernel_of(text, variants[i]), &bounds, problem);
+    for (int row = 0; row < ROWS; row++) {
+      double best = -INFINITY, best_exact = -INFINITY;
+      int word = 0, exact_word = 0;
+      for (int w = 0; w < WORDS; w++) {
+        double found = 0, exact = 0;
+        for (int k = 0; k < HEADS * V; k++) {
+          const int at = row * HEADS * V + k;
+          exact += (double)head[w][k] * problem->out64[at];
+          found += (double)head[w][k] * (i < 0 ? plain[at] : (double)dw__to_float(DW_BF16, r.out + (size_t)at * 2));
+        }
+        square += (found - exact) * (found - exact);
+        if (found > best) best = found, word = w;
+        if (exact > best_exact) best_exact = exact, exact_word = w;
+      }
+      flips += word != exact_word;
+    }
+    if (i < 0) plain_square = square;
+    kt_note("%s: %d of %d rows have another word, logits off by %.3g, of the plain kernel by %.3g",
+            i < 0 ? "plain" : variants[i], flips, ROWS, sqrt(square), sqrt(plain_square));
+    if (!(square <= 1.5 * 1.5 * plain_square) || flips > 2) kt_fail("logits", NULL);
+    kt_drop(&r);
+  }
+  free(plain);
+  free(lse);
+  dw__problem_free(problem);
 }
 
 // One request first in batches of 1, 2, 8 and 64: the split comes from its own length.
@@ -1320,6 +1495,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a20_padded_trees),
     cmocka_unit_test(a22_a_tree_for_each_request),
     cmocka_unit_test(a32_other_records),
+    cmocka_unit_test(a23_unequal_widths),
     cmocka_unit_test(a28_twelve_heads),
     cmocka_unit_test(a29_four_and_eight_heads),
     cmocka_unit_test(a33_table_rows_are_requests),
@@ -1331,15 +1507,18 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a46_buffers_are_read_each_time),
     cmocka_unit_test(d03_drafts_in_places_of_their_own),
     cmocka_unit_test(d06_parents_at_every_page_size),
+    cmocka_unit_test(d07_greedy_text_is_that_of_plain_decoding),
     cmocka_unit_test(d08_positions_are_depths),
     cmocka_unit_test(d09_trees_that_are_none),
     cmocka_unit_test(d10_two_prompts),
+    cmocka_unit_test(d11_logits_as_exact_as_plain_bf16),
     cmocka_unit_test(d12_neighbours_do_not_count),
     cmocka_unit_test(d13_rows_and_batches_do_not_count),
     cmocka_unit_test(e01_any_order_of_pages),
     cmocka_unit_test(e03_shared_up_to_a_slot),
     cmocka_unit_test(e05_orders_and_sizes_of_pages),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   if (kt_skip()) return 77;
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, kt_setup, kt_teardown);

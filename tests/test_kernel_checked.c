@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "kernel_tests.h"
+#include "list_tests.h"
 
 #define BATCH_MOST 128
 
@@ -778,6 +779,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(pool_of_unknown_size),
     cmocka_unit_test(rows_that_overlap),
   };
+  if (list_tests(argc, argv, cases, DW__COUNT(cases))) return list_tests(argc, argv, tests, DW__COUNT(tests)) ? 0 : 1;
   const char *seed = getenv("DRAFTWOOD_TEST_SEED");
   if (seed) first_seed = strtoull(seed, NULL, 10);
   if (kt_skip()) return 77;

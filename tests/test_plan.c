@@ -12,6 +12,7 @@
 #include "plan.h"
 #include "random.h"
 #include "rule.h"
+#include "list_tests.h"
 #include "support.h"
 
 #define SHAPE "mla:h=8,t=9,page=16"
@@ -739,7 +740,7 @@ static void everything_listed_is_chosen(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(bounds_are_refused),
     cmocka_unit_test(table_kernels_split_by_auto),
@@ -764,5 +765,6 @@ int main(void) {
     cmocka_unit_test(every_choice_is_listed),
     cmocka_unit_test(everything_listed_is_chosen),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
