@@ -38,6 +38,10 @@ static const char bench_help[] =
   "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.\n"
   "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.";
 
+static const char layout_help[] =
+  "Bytes of a token and of a page as the kernels read them, for each plane of the pool; SHAPE as in draftwood gen --help.\n"
+  "Sizes are never rounded up: padding is what --token-stride and --page-stride leave between tokens and pages.";
+
 static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
   "all.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
@@ -47,6 +51,7 @@ static const cli_command commands[] = {
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
+  {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},
