@@ -24,6 +24,7 @@ int cli_gen(const cli_command *self, int argc, char **argv);
 int cli_build(const cli_command *self, int argc, char **argv);
 int cli_verify(const cli_command *self, int argc, char **argv);
 int cli_suite(const cli_command *self, int argc, char **argv);   // verify --suite
+int cli_named(const cli_command *self, int argc, char **argv);   // verify --named
 int cli_random(const cli_command *self, int argc, char **argv);  // verify --random N
 int cli_bench(const cli_command *self, int argc, char **argv);
 // gen, build, verify and bench --companions (src/cli_companions.c, src/cli_companions_bench.c)
@@ -31,6 +32,7 @@ int cli_companions_gen(const cli_command *self, int argc, char **argv);
 int cli_companions_build(const cli_command *self, int argc, char **argv);
 int cli_companions_verify(const cli_command *self, int argc, char **argv);
 int cli_companions_bench(const cli_command *self, int argc, char **argv);
+int cli_layout(const cli_command *self, int argc, char **argv);
 int cli_presets(const cli_command *self, int argc, char **argv);
 int cli_cache(const cli_command *self, int argc, char **argv);
 int cli_doctor(const cli_command *self, int argc, char **argv);

@@ -110,6 +110,9 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
+// ROWSPLIT, the tensor-core kernel, keeps the results of KV ranges as fp16 until they are merged. With fp16 KV that holds all there is.
+// With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
+// Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
 typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT } dw_family;
 // What all calls of a kernel have in common. TABLE: addressing by block table, kv_len counts the drafts, every request has the same
 // number of rows (no qo_indptr), AUTO split; some 0.3 us less a call than ANY, which serves everything.
@@ -310,7 +313,8 @@ typedef struct dw_args {
   float soft_cap;               // 0: none; else a scaled score s counts as soft_cap x tanh(s / soft_cap). 0.001 and more
   int window;                // 0: none; else a row at position p sees positions above p - window alone (itself and window - 1)
   const int32_t *positions;  // [total_q] position of each row's token in its sequence; NULL: the prefix plus the number of other
-    // drafts that the row sees, a node's depth in the tree. Read with a window only. Not below the prefix
+    // drafts that the row sees, a node's depth in the tree. Read with a window only. Not below the prefix, but for a dead node's,
+    // which does not matter
   const float *sinks;    // [heads], or NULL: a score that joins each row's softmax with no value: out shrinks, and lse holds
                          // it. A row that sees nothing else has out 0 and this as its lse, a dead one lse -inf
   int overlap_prologue;  // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
@@ -318,6 +322,14 @@ typedef struct dw_args {
   void *workspace;       // dw_workspace_size bytes
   size_t workspace_size;
   uint32_t *report;  // [DW_REPORT_WORDS], for checked kernels: what they find is added here. NULL: faults are masked alone
+  // Entries of arrays, for checks; 0: not known. One that is too short for the call is refused, but for kv_indices, whose need only
+  // the device knows: checked kernels take it as the list's end (fault TABLE).
+  int64_t kv_len_count;       // at least batch
+  int64_t qo_indptr_count;    // at least batch + 1
+  int64_t kv_indptr_count;    // at least batch + 1
+  int64_t block_table_count;  // at least (batch - 1) x block_table_stride + table_columns
+  int64_t kv_indices_count;
+  int64_t draft_slots_count;  // at least total_q
 } dw_args;
 
 // Checks what a host can check. DW_OK or DW_BAD_ARGUMENT with field, found, allowed.
@@ -347,7 +359,7 @@ DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint
   X(PARENT, "mask (parents)", "-2, -1 or an earlier node that is not dead")               \
   X(MASK_SIZE, "mask_indptr", "rows x (prefix + rows) bytes a request, within mask_size") \
   X(BIAS, "mask (bias)", "0 or -inf")                                                     \
-  X(POSITION, "positions", "not below the prefix")
+  X(POSITION, "positions", "not below the prefix, but for dead nodes")
 
 typedef enum dw_fault {
 #define X(name, array, sound) DW_FAULT_##name,

@@ -29,6 +29,7 @@ static const char verify_help[] =
   "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else c++), --device gpu needs a GPU of the target.\n"
   "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
   "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.\n"
+  "--named in place of SHAPE runs the cases of users' reports on a GPU, by name; draftwood verify --named --help tells more.\n"
   "--random N in place of SHAPE runs N random valid calls, and wrong ones; draftwood verify --random 1 --help tells more.\n"
   "--companions in place of SHAPE checks the companion kernels; draftwood verify --companions --help lists its options.";
 
@@ -36,6 +37,10 @@ static const char bench_help[] =
   "Times a call on a GPU: a graph of many calls over rotating KV, replayed; median, 10th and 90th percentile of a call.\n"
   "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.\n"
   "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.";
+
+static const char layout_help[] =
+  "Bytes of a token and of a page as the kernels read them, for each plane of the pool; SHAPE as in draftwood gen --help.\n"
+  "Sizes are never rounded up: padding is what --token-stride and --page-stride leave between tokens and pages.";
 
 static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
@@ -46,6 +51,7 @@ static const cli_command commands[] = {
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
+  {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},

@@ -206,6 +206,7 @@ void dw__plan_check_params(const dw_shape *shape, const dw_variant *variant, con
   p->pool_pages = a->kv_pages;
   p->kv_len_most = bounds->kv_len;
   p->mask_size = a->mask_size;
+  p->indices_most = a->kv_indices_count;
 }
 
 int dw__target_sm_count(int target) {
@@ -317,6 +318,28 @@ static dw_status check_call(const dw__plan *plan, const dw_args *a, dw_error *e)
     return dw__fail(e, DW_BAD_ARGUMENT, "lengths_include_drafts", "0", "1", "the kernel was made for call=table");
   if (a->qo_indptr) return dw__fail(e, DW_BAD_ARGUMENT, "qo_indptr", "a pointer", "NULL", "the kernel was made for call=table");
   return DW_OK;
+}
+
+// Entries that an array has, where that is known, against those that the call may read.
+static dw_status need_count(int64_t count, const char *field, double least, const char *why, dw_error *e) {
+  if (count == 0 || (count > 0 && (double)count >= least)) return DW_OK;
+  char allowed[64];
+  snprintf(allowed, sizeof allowed, "0 (not known) or at least %.0f", least);
+  return dw__fail_int(e, DW_BAD_ARGUMENT, field, count, allowed, "%s", why);
+}
+
+static dw_status check_counts(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const double batch = a->batch, rows = a->total_q ? a->total_q : batch * (a->width ? a->width : shape->width);
+  const double stride = (double)dw__or_else(a->block_table_stride, a->table_columns);
+  const bool table = a->addressing == DW_BLOCK_TABLE;
+  TRY(need_count(a->kv_len_count, "kv_len_count", batch, "every request has a length", e));
+  if (a->qo_indptr) TRY(need_count(a->qo_indptr_count, "qo_indptr_count", batch + 1, "a request's rows have two ends", e));
+  if (!table) TRY(need_count(a->kv_indptr_count, "kv_indptr_count", batch + 1, "a request's tokens have two ends", e));
+  if (!table) TRY(need_count(a->kv_indices_count, "kv_indices_count", 0, "entries of the list of slots", e));
+  if (table)
+    TRY(need_count(a->block_table_count, "block_table_count", (batch - 1) * stride + a->table_columns,
+                   "every request has a row of table_columns pages", e));
+  return a->draft_slots ? need_count(a->draft_slots_count, "draft_slots_count", rows, "every row of q has a slot", e) : DW_OK;
 }
 
 static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
@@ -464,6 +487,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   if (a->qo_indptr) TRY(need(a->qo_indptr, "qo_indptr", 4, e));
   if (a->report) TRY(need(a->report, "report", 4, e));
   TRY(check_kv(shape, a, e));
+  TRY(check_counts(shape, a, e));
   TRY(check_mask(shape, a, e));
   TRY(check_scalars(a, e));
   if (plan->workspace_bytes) {

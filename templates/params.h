@@ -78,6 +78,7 @@ typedef struct dw_params {
   int kv_len_most;         // the bound on a request's tokens
   long long mask_size;     // BYTES_FULL: bytes (0: unknown)
   unsigned *faults;        // workspace: [batch] what is wrong with a request, a bit a kind; not 0: it is masked
+  long long indices_most;  // CSR: entries of kv_indices (0: unknown)
 } dw_params;
 
 #endif

@@ -20,6 +20,7 @@
 #include "fake_nvrtc.h"
 #include "flow.h"
 #include "plan.h"
+#include "list_tests.h"
 #include "support.h"
 
 // ---- a folder with templates and a cache for each test --------------------------------------------------------
@@ -1008,7 +1009,7 @@ static void targets_run_where_they_should(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, remove_folder)
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     TEST(second_build_compiles_nothing),
     TEST(cached_cubin_is_what_was_built),
@@ -1045,6 +1046,7 @@ int main(void) {
     TEST(nvrtc_pack_mask_writes_to_the_caller),
     TEST(nvrtc_bad_arguments_launch_nothing),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   dw__release((void *)fake_nvrtc.cubin);
   return failed;
