@@ -274,9 +274,11 @@ typedef struct request {
   char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX];
   char target[16];  // compile target
   dw__digest key;
+  bool anew;  // what the cache has will not do
 } request;
 
 static dw_status request_check(const dw_shape *shape, const dw_variant *variant, request *ask, dw_error *error) {
+  ask->anew = false;
   dw_status status = dw_variant_applicable(shape, variant, error);  // of a sound shape only
   if (!status) status = dw_compile_target(shape, variant, ask->target, error);
   if (status) return status;
@@ -480,11 +482,13 @@ static dw_status take(dw_ctx *ctx, const request *ask, dw_status found, dw__entr
 
 static dw_status find_request(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
   dw__entry entry = {0};
+  if (ask->anew) return DW_NOT_FOUND;
   return take(ctx, ask, dw__cache_find(ctx->cache, &ask->key, &entry, NULL), &entry, cubin, error);
 }
 
 static dw_status find_build(dw_ctx *ctx, const request *ask, const dw__digest *build, dw_cubin *cubin, dw_error *error) {
   dw__entry entry = {0};
+  if (ask->anew) return DW_NOT_FOUND;
   return take(ctx, ask, dw__cache_find_build(ctx->cache, build, &entry, NULL), &entry, cubin, error);
 }
 
@@ -860,6 +864,33 @@ static dw_status check_capture(dw__driver *driver, dw_error *error) {
                   "a kernel cannot be loaded during stream capture");
 }
 
+// For an image out of the cache that the driver refuses though its checksum is right: made once more, in place of the old one.
+static dw_status make_again(dw_ctx *ctx, const request *ask, dw_cubin **cubin, dw_error *error) {
+  request again = *ask;
+  dw__outcome outcome;
+  dw_cubin *made = dw__calloc(1, sizeof *made);
+  if (!made) return no_memory(error);
+  again.anew = true;
+  atomic_fetch_add(&ctx->damaged, 1);
+  dw_status status = request_key(ctx, &again, error);
+  if (!status) status = obtain(ctx, &again, DW__FORCE, &outcome, made, error);
+  if (status) {
+    dw_cubin_free(made);
+    return status;
+  }
+  dw_cubin_free(*cubin);
+  *cubin = made;
+  return DW_OK;
+}
+
+static dw_status load_locked(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, const dw__plan *plan,
+                             const dw_cubin *cubin, void *cu_context, dw_kernel **kernel, dw_error *error) {
+  pthread_mutex_lock(&ctx->loading);
+  dw_status status = load_kernel(ctx, ask, bounds, plan, cubin, cu_context, kernel, error);
+  pthread_mutex_unlock(&ctx->loading);
+  return status;
+}
+
 static dw_status new_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, void *cu_context, dw_kernel **kernel,
                             dw_error *error) {
   dw__plan plan;
@@ -868,9 +899,11 @@ static dw_status new_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bo
   if (!status) status = dw__plan_make(ask->shape, ask->variant, bounds, &plan, error);
   if (!status) status = dw_cubin_build(ctx, ask->shape, ask->variant, &cubin, error);
   if (status) return status;
-  pthread_mutex_lock(&ctx->loading);
-  status = load_kernel(ctx, ask, bounds, &plan, cubin, cu_context, kernel, error);
-  pthread_mutex_unlock(&ctx->loading);
+  status = load_locked(ctx, ask, bounds, &plan, cubin, cu_context, kernel, error);
+  if (status == DW_BAD_CUBIN && cubin->from_cache && !make_again(ctx, ask, &cubin, NULL)) {
+    if (error) dw_error_clear(error);
+    status = load_locked(ctx, ask, bounds, &plan, cubin, cu_context, kernel, error);
+  }
   dw_cubin_free(cubin);
   return status;
 }

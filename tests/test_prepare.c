@@ -519,6 +519,86 @@ static void O_c25_calls_within_the_bounds_compile_nothing(void **state) {
   dw_ctx_destroy(ctx);
 }
 
+// ---- images that the driver refuses ---------------------------------------------------------------------------
+
+static void accept_images(void) {
+  end_compile();
+  fake.result[FAKE_cuLibraryLoadData] = fake.result[FAKE_cuModuleLoadData] = 0;
+}
+
+enum { INVALID_IMAGE = 200 };
+
+// Sound for all that we can see, and refused all the same: compiled once more, and kept in place of the old one.
+static void O_c23_a_rejected_image_is_made_once_more(void **state) {
+  (void)state;
+  static list wanted;
+  dw_error error = {0};
+  dw_kernel *kernel;
+  fill_list(&wanted, 1);
+  dw_options options = usual_options();
+  dw_ctx *ctx = open_ctx(&options, true, false);
+  assert_int_equal(prepare(ctx, &wanted, true, NULL), DW_OK);
+  dw_ctx_destroy(ctx);
+  fake.result[FAKE_cuLibraryLoadData] = fake.result[FAKE_cuModuleLoadData] = INVALID_IMAGE;
+  for (int useful = 0; useful < 2; useful++) {
+    if (useful) fake_nvrtc.after_kernel = accept_images;
+    ctx = open_ctx(&options, true, true);
+    dw_status status = dw_kernel_get(ctx, &wanted.shapes[0], &wanted.variant, &wanted.bounds, &kernel, &error);
+    assert_int_equal(status, useful ? DW_OK : DW_BAD_CUBIN);
+    assert_int_equal(error.status, status);
+    assert_int_equal(stats_of(ctx).compiles, 1);
+    assert_int_equal(stats_of(ctx).damaged, 1);
+    dw_error_clear(&error);
+    dw_ctx_destroy(ctx);
+  }
+  // Without a compiler the driver's own word is the error.
+  fake.result[FAKE_cuLibraryLoadData] = fake.result[FAKE_cuModuleLoadData] = INVALID_IMAGE;
+  ctx = open_ctx(&options, false, true);
+  assert_int_equal(dw_kernel_get(ctx, &wanted.shapes[0], &wanted.variant, &wanted.bounds, &kernel, &error), DW_BAD_CUBIN);
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+}
+
+// ---- memory that runs out -------------------------------------------------------------------------------------
+
+static dw_status prepare_and_tell(dw_ctx *ctx, const list *wanted) {
+  dw_error error = {0};
+  char *text = NULL;
+  dw_prepare_options one = {.size = sizeof one, .threads = 1};
+  dw_status status = dw_prepare(ctx, wanted->requests, wanted->count, &one, &error);
+  if (!status) status = dw_miss_list(ctx, &text, NULL, &error);
+  dw_free(text);
+  text = NULL;
+  if (!status) status = dw_explain(ctx, &wanted->shapes[0], &wanted->variant, &text, &error);
+  dw_free(text);
+  dw_error_clear(&error);
+  return status;
+}
+
+// An allocation, and all after it, fails: an error that says so, or a request that came through all the same. The first hundred one
+// by one; most of the rest are Lua's.
+static void every_allocation_of_prepare_may_fail(void **state) {
+  (void)state;
+  static list wanted;
+  long n = 0;
+  dw_status status;
+  fill_list(&wanted, 2);
+  dw_options options = usual_options();
+  do {
+    dw_ctx *ctx = open_ctx(&options, true, true);
+    assert_int_equal(dw__cache_clear(dw__ctx_cache(ctx), NULL, NULL), DW_OK);
+    n += n < 100 ? 1 : 37;
+    dw__alloc_fail_after(n);
+    status = prepare_and_tell(ctx, &wanted);
+    dw__alloc_fail_after(0);
+    if (status != DW_OK && status != DW_OUT_OF_MEMORY) fail_msg("allocation %ld: %s", n, dw_status_name(status));
+    assert_int_equal(prepare_and_tell(ctx, &wanted), DW_OK);  // and it is as good as new
+    dw_ctx_destroy(ctx);
+  } while (status != DW_OK || n < 20);
+  print_message("%ld allocations or so\n", n);
+  assert_true(n > 20);
+}
+
 // ---- odd homes ------------------------------------------------------------------------------------------------
 
 // A user that no password file knows, without HOME, with a directory of its own.
@@ -696,6 +776,8 @@ int main(void) {
     TEST(progress_and_cancel),
     TEST(O_c26_a_warm_start_of_200_kernels),
     TEST(O_c25_calls_within_the_bounds_compile_nothing),
+    TEST(O_c23_a_rejected_image_is_made_once_more),
+    TEST(every_allocation_of_prepare_may_fail),
     TEST(a_user_without_home_and_name),
     TEST(files_that_cannot_grow),
     TEST(misses_are_lines_of_json),
