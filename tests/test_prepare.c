@@ -216,6 +216,33 @@ static void O_c13_O_c24_eight_processes_compile_each_shape_once(void **state) {
   assert_true(took < 3 * ideal);
 }
 
+static void prepare_eight(int number) {
+  static list wanted;
+  (void)number;
+  fill_list(&wanted, 8);
+  dw_options options = usual_options();
+  dw_ctx *ctx = open_ctx(&options, true, false);
+  CHECK(prepare(ctx, &wanted, true, NULL) == DW_OK && has_all(ctx, &wanted));
+  CHECK(stats_of(ctx).damaged == 0 && stats_of(ctx).publish_failures == 0 && stats_of(ctx).lock_timeouts == 0);
+  dw_ctx_destroy(ctx);
+}
+
+static void O_c13_thirty_two_processes_round_after_round(void **state) {
+  (void)state;
+  enum { MANY = 32, ROUNDS = 20 };
+  pid_t children[MANY];
+  atomic_store(&fake_nvrtc.delay_us, 1000);
+  dw_options options = usual_options();
+  dw_ctx *ctx = open_ctx(&options, false, false);
+  for (int round = 1; round <= ROUNDS; round++) {
+    start_processes(children, MANY, prepare_eight);
+    assert_int_equal(end_processes(children, MANY), MANY);
+    assert_int_equal(atomic_load(&all->compiles), 8 * round);
+    assert_int_equal(dw__cache_clear(dw__ctx_cache(ctx), NULL, NULL), DW_OK);
+  }
+  dw_ctx_destroy(ctx);
+}
+
 // Three of the eight are killed in the middle of a compile: the others take over at once, not after a timeout.
 static void O_c16_what_killed_processes_had_begun_is_taken_over(void **state) {
   (void)state;
@@ -767,6 +794,7 @@ static void nvrtc_eight_processes_compile_each_shape_once(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
     TEST(O_c13_O_c24_eight_processes_compile_each_shape_once),
+    TEST(O_c13_thirty_two_processes_round_after_round),
     TEST(O_c16_what_killed_processes_had_begun_is_taken_over),
     TEST(O_c16_a_live_holder_is_waited_for_only_so_long),
     TEST(O_c16_waiting_is_told_after_some_seconds),
