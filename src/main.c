@@ -44,7 +44,8 @@ static const char layout_help[] =
 
 static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
-  "all.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
+  "all.\ntrim removes what was used longest ago until the rest fits the limit; what is younger than an hour stays.\n"
+  "explain tells where the kernel for a shape is found, or in which field the nearest entry differs.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
 
 static const cli_command commands[] = {
   {"gen", "SHAPE [options]", "Prints the CUDA C++ source of a kernel", shape_help, cli_gen},
@@ -53,7 +54,8 @@ static const cli_command commands[] = {
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
   {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
-  {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
+  {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,
+   cli_cache},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},
   {"version", "", "Prints the version", NULL, cli_version},
 };
