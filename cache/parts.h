@@ -5,6 +5,7 @@
 //   directory.c  which directory, and whether to trust it
 //   index.c      entries seen by this process
 //   store.c      cache.h: find, publish, scan, clear
+//   bundle*.c    bundle.h: many entries in one file
 #ifndef DRAFTWOOD_CACHE_PARTS_H
 #define DRAFTWOOD_CACHE_PARTS_H
 
@@ -14,6 +15,17 @@
 #define DW__TEXT_OF_VALUE(value) DW__TEXT_OF(value)
 // A new schema is a new folder, so that two versions never meet in one file.
 #define DW__CACHE_VERSION "v" DW__TEXT_OF_VALUE(DW__CACHE_SCHEMA)
+
+// ---- numbers in files, little-endian ----------------------------------------------------------------------------
+static inline void dw__put(char *at, uint64_t number, int size) {
+  for (int i = 0; i < size; i++) at[i] = (char)(unsigned char)(number >> 8 * i);
+}
+
+static inline uint64_t dw__get(const char *at, int size) {
+  uint64_t number = 0;
+  for (int i = 0; i < size; i++) number |= (uint64_t)(unsigned char)at[i] << 8 * i;
+  return number;
+}
 
 // ---- entry.c --------------------------------------------------------------------------------------------------
 // Larger than any kernel; a size above these is damage, and is refused before memory is asked for.

@@ -46,7 +46,8 @@ extern "C" {
   X(FROZEN, "not prepared before dw_freeze")                          \
   X(HOST_EXECUTION, "host execution found a fault")                   \
   X(WRONG_RESULT, "the result differs from the oracle")               \
-  X(INTERNAL, "internal error")
+  X(INTERNAL, "internal error")                                       \
+  X(BAD_BUNDLE, "the bundle cannot be used")
 
 typedef enum dw_status {
 #define X(name, text) DW_##name,
