@@ -56,8 +56,31 @@ dw_status dw__cache_find_build(dw__cache *cache, const dw__digest *build, dw__en
 // Publishes atomically. A failure to write is a counter and one warning, never an error; only out of memory is returned.
 dw_status dw__cache_publish(dw__cache *cache, const dw__entry *entry, dw_error *error);
 
+// ---- layers: what is only read --------------------------------------------------------------------------------
+// A place that entries come from and that is never written: a bundle, a directory of the system. No locks are taken for it.
+typedef struct dw__layer {
+  const char *name;  // for messages and `explain`: a path, or "bundle in memory". Copied
+  void *user;
+  // DW_OK with a copy of the entry, request key included (freed with dw__entry_free); DW_NOT_FOUND; DW_OUT_OF_MEMORY; or DW_BAD_CUBIN
+  // with the reason in *damaged, which counts as a miss and is told once. Called by many threads at once.
+  dw_status (*find)(void *user, const dw__digest *request, dw__entry *entry, const char **damaged);
+  void (*close)(void *user);  // by dw__cache_close, or by a dw__cache_add_layer that fails. May be NULL
+} dw__layer;
+// Bundles of the host are asked before the directory, directories of the system after it; within a place the first added is
+// asked first and the first hit wins.
+typedef enum dw__layer_place { DW__LAYER_BUNDLE, DW__LAYER_SYSTEM, DW__LAYER_PLACES } dw__layer_place;
+#define DW__LAYERS_MAX 32  // of a place
+// Takes over the layer's user, also where it fails (out of memory, too many). May be called while others find.
+dw_status dw__cache_add_layer(dw__cache *cache, const dw__layer *layer, dw__layer_place place, dw_error *error);
+// The i-th layer's name in the order they are asked, NULL past the end; *place may be NULL.
+const char *dw__cache_layer_name(const dw__cache *cache, size_t i, dw__layer_place *place);
+
+// Does the open file lie on a filesystem that other hosts may share (NFS, SMB, Lustre, FUSE...)? There nothing is mapped into
+// memory, where a file cut short by somebody else would end the process, and no lock is relied on.
+bool dw__file_is_remote(int fd);
+
 typedef struct dw__cache_stats {
-  uint64_t hits_memory, hits_disk, misses, damaged, publish_failures, published;
+  uint64_t hits_memory, hits_disk, hits_layers, misses, damaged, publish_failures, published;
   uint64_t entries, bytes;  // on disk; filled by dw__cache_scan only
 } dw__cache_stats;
 void dw__cache_counters(dw__cache *cache, dw__cache_stats *stats);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "parts.h"
@@ -107,6 +108,43 @@ bool dw__directory_probe(const char *root, dw__fault *fault) {
   if (error) fault_system(fault, path ? path : root, error);
   dw__release(path);
   return !error;
+}
+
+// ---- filesystems ----------------------------------------------------------------------------------------------
+
+// Numbers as statfs reports them (linux/magic.h, and modules outside of the kernel).
+bool dw__filesystem_is_remote(unsigned long type) {
+  static const unsigned remote[] = {
+    0x6969,      // NFS
+    0x517B,      // SMB
+    0xFE534D42,  // SMB 2
+    0xFF534D42,  // CIFS
+    0x5346414F,  // AFS
+    0x6B414653,  // kAFS
+    0x73757245,  // Coda
+    0x00C36400,  // Ceph
+    0x0BD00BD0,  // Lustre
+    0x47504653,  // GPFS
+    0x19830326,  // BeeGFS
+    0xAAD7AAEA,  // PanFS
+    0x7461636F,  // OCFS2
+    0x01161970,  // GFS2
+    0x01021997,  // 9p
+    0x65735546,  // FUSE: what is behind it cannot be told
+    0x786F4256,  // VirtualBox
+    0xBACBACBC,  // VMware
+    0x564C,      // NCP
+    0x20030528,  // OrangeFS
+  };
+  for (size_t i = 0; i < DW__COUNT(remote); i++) {
+    if ((unsigned)type == remote[i]) return true;
+  }
+  return false;
+}
+
+bool dw__file_is_remote(int fd) {
+  struct statfs system;
+  return fstatfs(fd, &system) || dw__filesystem_is_remote((unsigned long)system.f_type);
 }
 
 // ---- directories ----------------------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ typedef struct dw__fault {
 
 // The absolute path by the rules of cache.h, dw__alloc'ed; NULL with a reason in the fault (UNSAFE is never given here).
 char *dw__directory_choose(const char *directory, dw__fault *fault);
+// Of the f_type that statfs reports.
+bool dw__filesystem_is_remote(unsigned long type);
 // Could the directory be made or written? Touches nothing.
 bool dw__directory_probe(const char *root, dw__fault *fault);
 // Opens root/parts[0]/parts[1]..., NULL-terminated, checking each; with `create` makes what is missing. -1 with a fault.

@@ -1,4 +1,4 @@
-// Find, publish, scan and clear: memory first, then the directory.
+// Find, publish, scan and clear: memory first, then the layers, of which the directory is the one that is written.
 //
 //   <directory>/CACHEDIR.TAG        tells backup programs to pass by
 //   <directory>/v1/obj/ab/<build>   entries (entry.c), by build key
@@ -24,16 +24,22 @@
 enum { WARN_DIRECTORY = 1, WARN_DAMAGED = 2, WARN_READ = 4, WARN_PUBLISH = 8 };
 enum { STALE_SECONDS = 3600 };
 
+typedef struct layers {
+  dw__layer list[DW__LAYERS_MAX];
+  atomic_size_t count;  // those below it are complete and stay
+} layers;
+
 struct dw__cache {
   char *root;  // NULL: memory only was asked for, or there is no directory
+  layers layers[DW__LAYER_PLACES];
   dw__index *index;
   dw__warn_fn warn;
   void *warn_user;
   atomic_uint warned;
   atomic_bool memory_only;  // set once, after `reason`
-  pthread_mutex_t lock;     // of `reason`
+  pthread_mutex_t lock;     // of `reason` and of adding layers
   char reason[768];
-  atomic_uint_fast64_t hits_memory, hits_disk, misses, damaged, publish_failures, published, entries, bytes;
+  atomic_uint_fast64_t hits_memory, hits_disk, hits_layers, misses, damaged, publish_failures, published, entries, bytes;
 };
 
 // ---- reporting ------------------------------------------------------------------------------------------------
@@ -60,9 +66,13 @@ static void leave_disk(dw__cache *cache, const dw__fault *fault) {
   warn_once(cache, WARN_DIRECTORY, "kernel cache: kept in memory only: %s", fault->text);
 }
 
-static void count_damaged(dw__cache *cache, const char *name, const char *why) {
+static void count_damaged_at(dw__cache *cache, const char *where, const char *name, const char *why) {
   atomic_fetch_add(&cache->damaged, 1);
-  warn_once(cache, WARN_DAMAGED, "kernel cache %s: damaged, will be made again: %s: %s", cache->root, name, why);
+  warn_once(cache, WARN_DAMAGED, "kernel cache %s: damaged, will be made again: %s: %s", where, name, why);
+}
+
+static void count_damaged(dw__cache *cache, const char *name, const char *why) {
+  count_damaged_at(cache, cache->root, name, why);
 }
 
 static dw_status count_publish_failure(dw__cache *cache, const char *why) {
@@ -72,6 +82,60 @@ static dw_status count_publish_failure(dw__cache *cache, const char *why) {
 }
 
 static dw_status out_of_memory(dw_error *error) { return dw__fail(error, DW_OUT_OF_MEMORY, "cache", "", "", "out of memory"); }
+
+// ---- layers ---------------------------------------------------------------------------------------------------
+
+static void close_layer(dw__layer *layer) {
+  if (layer->close) layer->close(layer->user);
+  dw__release((void *)layer->name);
+}
+
+dw_status dw__cache_add_layer(dw__cache *cache, const dw__layer *layer, dw__layer_place place, dw_error *error) {
+  dw__layer own = *layer;
+  own.name = dw__strdup(layer->name);
+  pthread_mutex_lock(&cache->lock);
+  layers *all = &cache->layers[place];
+  size_t count = atomic_load(&all->count);
+  bool added = own.name && count < DW__LAYERS_MAX;
+  if (added) {
+    all->list[count] = own;
+    atomic_store(&all->count, count + 1);
+  }
+  pthread_mutex_unlock(&cache->lock);
+  if (added) return DW_OK;
+  bool full = own.name != NULL;
+  close_layer(&own);
+  return full ? dw__fail_int(error, DW_BAD_ARGUMENT, "layers", DW__LAYERS_MAX + 1, "up to 32", "bundles or system directories")
+              : out_of_memory(error);
+}
+
+const char *dw__cache_layer_name(const dw__cache *cache, size_t i, dw__layer_place *place) {
+  for (int p = 0; p < DW__LAYER_PLACES; p++) {
+    size_t count = atomic_load(&cache->layers[p].count);
+    if (place) *place = (dw__layer_place)p;
+    if (i < count) return cache->layers[p].list[i].name;
+    i -= count;
+  }
+  return NULL;
+}
+
+static dw_status find_in_layers(dw__cache *cache, dw__layer_place place, const dw__digest *request, dw__entry *entry) {
+  const layers *all = &cache->layers[place];
+  size_t count = atomic_load(&all->count);
+  for (size_t i = 0; i < count; i++) {
+    const dw__layer *layer = &all->list[i];
+    const char *damaged = "damaged";
+    dw_status status = layer->find(layer->user, request, entry, &damaged);
+    if (!status) atomic_fetch_add(&cache->hits_layers, 1);
+    if (status == DW_OK || status == DW_OUT_OF_MEMORY) return status;
+    *entry = (dw__entry){0};
+    if (status == DW_NOT_FOUND) continue;
+    char name[65];
+    dw__hex(request, name);
+    count_damaged_at(cache, layer->name, name, damaged);
+  }
+  return DW_NOT_FOUND;
+}
 
 // ---- opening --------------------------------------------------------------------------------------------------
 
@@ -120,6 +184,10 @@ failed:
 
 void dw__cache_close(dw__cache *cache) {
   if (!cache) return;
+  for (int place = 0; place < DW__LAYER_PLACES; place++) {
+    layers *all = &cache->layers[place];
+    for (size_t i = 0; i < atomic_load(&all->count); i++) close_layer(&all->list[i]);
+  }
   dw__index_free(cache->index);
   pthread_mutex_destroy(&cache->lock);
   dw__release(cache->root);
@@ -210,22 +278,26 @@ static dw_status find_on_disk(dw__cache *cache, const dw__digest *request, const
   }
   dw_status status = read_entry(cache, build, entry);
   if (status) return status;
-  if (request) {
-    entry->request = *request;
-    dw__index_put(cache->index, entry);  // a favour to the next caller; want of memory is no loss to this one
-  }
+  if (request) entry->request = *request;
+  atomic_fetch_add(&cache->hits_disk, 1);
   return DW_OK;
+}
+
+// Bundles, the directory, the system's. Layers know requests only.
+static dw_status find_below(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry) {
+  dw_status status = request ? find_in_layers(cache, DW__LAYER_BUNDLE, request, entry) : DW_NOT_FOUND;
+  if (status == DW_NOT_FOUND) status = find_on_disk(cache, request, build, entry);
+  if (status == DW_NOT_FOUND && request) status = find_in_layers(cache, DW__LAYER_SYSTEM, request, entry);
+  // A favour to the next caller; want of memory is no loss to this one.
+  if (!status && request) dw__index_put(cache->index, entry);
+  return status;
 }
 
 static dw_status find(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry, dw_error *error) {
   *entry = (dw__entry){0};
   dw_status status = request ? dw__index_find(cache->index, request, entry) : dw__index_find_build(cache->index, build, entry);
   if (!status) atomic_fetch_add(&cache->hits_memory, 1);
-  // Later storeys go here, before and after the directory: bundles of the host, directories of the system.
-  if (status == DW_NOT_FOUND) {
-    status = find_on_disk(cache, request, build, entry);
-    if (!status) atomic_fetch_add(&cache->hits_disk, 1);
-  }
+  if (status == DW_NOT_FOUND) status = find_below(cache, request, build, entry);
   if (status == DW_OUT_OF_MEMORY) return out_of_memory(error);
   if (status != DW_NOT_FOUND) return status;
   atomic_fetch_add(&cache->misses, 1);
@@ -303,6 +375,7 @@ void dw__cache_counters(dw__cache *cache, dw__cache_stats *stats) {
   *stats = (dw__cache_stats){
     .hits_memory = atomic_load(&cache->hits_memory),
     .hits_disk = atomic_load(&cache->hits_disk),
+    .hits_layers = atomic_load(&cache->hits_layers),
     .misses = atomic_load(&cache->misses),
     .damaged = atomic_load(&cache->damaged),
     .publish_failures = atomic_load(&cache->publish_failures),
