@@ -36,19 +36,21 @@ dw_status dw__bundle_open_memory(const void *data, size_t size, const unsigned c
                                  dw_error *error);
 void dw__bundle_close(dw__bundle *bundle);
 
-const char *dw__bundle_name(const dw__bundle *bundle);  // the path, or "memory"
+const char *dw__bundle_name(const dw__bundle *bundle);  // the path, or "bundle in memory"
 uint64_t dw__bundle_size(const dw__bundle *bundle);     // bytes
 const dw__bundle_facts *dw__bundle_facts_of(const dw__bundle *bundle);
 // The key that signed it, with a signature that holds; NULL: not signed. Only a key given at opening says that it is the right one.
 const unsigned char *dw__bundle_signer(const dw__bundle *bundle);
 
-// Entries are numbered in ascending order of their request keys. Both finders allocate and read nothing.
+// Entries are numbered in ascending order of their request keys. Finding allocates and reads nothing.
 size_t dw__bundle_count(const dw__bundle *bundle);
 size_t dw__bundle_find(const dw__bundle *bundle, const dw__digest *request);
-size_t dw__bundle_find_build(const dw__bundle *bundle, const dw__digest *build);
 void dw__bundle_item_at(const dw__bundle *bundle, size_t i, dw__bundle_item *item);
 // DW_BAD_BUNDLE names the entry that is damaged. Free with dw__entry_free; without the cubin, entry->cubin is NULL.
 dw_status dw__bundle_read(const dw__bundle *bundle, size_t i, bool with_cubin, dw__entry *entry, dw_error *error);
+
+// The cache asks it before its directory from now on. It is the cache's, also where this fails.
+dw_status dw__cache_add_bundle(dw__cache *cache, dw__bundle *bundle, dw_error *error);
 
 // ---- writing --------------------------------------------------------------------------------------------------
 // The bytes are a pure function of facts, entries and key: the order of adding, threads, time and place do not show.

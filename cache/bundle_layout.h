@@ -21,20 +21,19 @@ _Static_assert(DW__BUNDLE_KEY_SIZE == crypto_sign_PUBLICKEYBYTES && DW__BUNDLE_K
 
 // Where the parts begin; the index begins behind the header.
 typedef struct dw__bundle_layout {
-  size_t count, order, signature;
+  size_t count, signature;
   uint64_t metadata, packed, size;
 } dw__bundle_layout;
 
 static inline dw__bundle_layout dw__bundle_lay_out(size_t count, uint64_t metadata_size, uint64_t packed_size) {
-  dw__bundle_layout at = {.count = count, .order = DW__BUNDLE_HEADER + count * DW__BUNDLE_ITEM};
-  at.signature = at.order + (4 * count + 7) / 8 * 8;
+  dw__bundle_layout at = {.count = count, .signature = DW__BUNDLE_HEADER + count * DW__BUNDLE_ITEM};
   at.metadata = at.signature + DW__BUNDLE_SIGNATURE;
   at.packed = at.metadata + metadata_size;
   at.size = at.packed + packed_size;
   return at;
 }
 
-// Of header, index and order, without the digest's own place.
+// Of header and index, without the digest's own place.
 static inline dw__digest dw__bundle_digest(const char *head, const dw__bundle_layout *at) {
   dw__digest digest;
   crypto_hash_sha256_state state;

@@ -232,10 +232,7 @@ dw_status dw__bundle_writer_finish(dw__bundle_writer *writer, const unsigned cha
   char *made = dw__calloc(1, at.size);
   if (made) {
     put_header(writer, &at, made);
-    for (size_t i = 0; i < at.count; i++) {
-      put_part(&writer->parts[i], made + DW__BUNDLE_HEADER + i * DW__BUNDLE_ITEM, made);
-      dw__put(made + at.order + 4 * i, order[i], 4);
-    }
+    for (size_t i = 0; i < at.count; i++) put_part(&writer->parts[i], made + DW__BUNDLE_HEADER + i * DW__BUNDLE_ITEM, made);
     dw__digest digest = dw__bundle_digest(made, &at);
     memcpy(made + DW__BUNDLE_DIGEST, digest.bytes, sizeof digest.bytes);
     if (seed) sign(made, &at, seed);
