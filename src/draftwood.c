@@ -103,6 +103,7 @@ dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *erro
     dw_ctx_destroy(ctx);
     return status;
   }
+  dw__bundles_from_environment(ctx);
   *result = ctx;
   return DW_OK;
 }
@@ -138,6 +139,8 @@ void dw_ctx_destroy(dw_ctx *ctx) {
 }
 
 dw__cache *dw__ctx_cache(dw_ctx *ctx) { return ctx->cache; }
+
+void dw__ctx_warn(dw_ctx *ctx, const char *message) { warn(ctx, message); }
 
 dw_companions **dw__ctx_companions_lock(dw_ctx *ctx) {
   pthread_mutex_lock(&ctx->loading);

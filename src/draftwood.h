@@ -225,6 +225,22 @@ DW_API dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_var
                                 dw_error *error);
 DW_API void dw_cubin_free(dw_cubin *cubin);
 
+// ---- bundles: cubins made beforehand --------------------------------------------------------------------------
+// A bundle is one file with many cubins (`draftwood bundle build`), or its bytes in memory, e.g. in the host's own binary. It is
+// asked before the cache's directory, the first added first, and is never written. Where it has all that is asked for, neither NVRTC
+// nor a writable directory is touched.
+//
+// public_key: 32 bytes, the Ed25519 key that has to have signed it, or NULL: whoever can write the file then decides what runs.
+// DW_BAD_BUNDLE: damaged, not signed with this key, or made by another version, with both versions in the error. DW_NOT_FOUND, DW_IO.
+// An entry that proves damaged later is passed over, counted and warned of once. At most 32 bundles a context.
+//
+// $DRAFTWOOD_BUNDLES adds more when a context is created: files, or folders for the *.dwb in them, parted by colons, without
+// a key. One that cannot be used is a warning.
+DW_API dw_status dw_bundle_add_file(dw_ctx *ctx, const char *path, const unsigned char *public_key, dw_error *error);
+// The bytes are not copied: they stay the caller's, unchanged until dw_ctx_destroy. Any alignment.
+DW_API dw_status dw_bundle_add_memory(dw_ctx *ctx, const void *data, size_t size, const unsigned char *public_key,
+                                      dw_error *error);
+
 typedef struct dw_stats {
   uint64_t compiles, compile_failures;
   uint64_t hits_memory, hits_disk, misses;
