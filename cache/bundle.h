@@ -57,6 +57,7 @@ dw_status dw__cache_add_bundle(dw__cache *cache, dw__bundle *bundle, dw_error *e
 typedef struct dw__bundle_writer dw__bundle_writer;
 dw__bundle_writer *dw__bundle_writer_create(const dw__bundle_facts *facts);  // NULL: out of memory
 void dw__bundle_writer_free(dw__bundle_writer *writer);
+size_t dw__bundle_writer_count(const dw__bundle_writer *writer);  // entries
 // Both keep copies. The same request twice is no harm where it led to the same bytes; else DW_BAD_BUNDLE names it.
 dw_status dw__bundle_writer_add(dw__bundle_writer *writer, const dw__entry *entry, const char *target, dw_error *error);
 dw_status dw__bundle_writer_copy(dw__bundle_writer *writer, const dw__bundle *from, size_t i, dw_error *error);

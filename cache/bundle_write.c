@@ -44,6 +44,8 @@ void dw__bundle_writer_free(dw__bundle_writer *writer) {
   dw__release(writer);
 }
 
+size_t dw__bundle_writer_count(const dw__bundle_writer *writer) { return writer->count; }
+
 // ---- adding ---------------------------------------------------------------------------------------------------
 
 // The first part whose request key is not below this one.

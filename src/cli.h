@@ -137,6 +137,7 @@ typedef struct cli_job {
 typedef struct cli_jobs {
   cli_job *list;
   size_t count, capacity;
+  int targets[16], target_count;  // of all shards
 } cli_jobs;
 // The shard's part of what options and argv[1] to argv[argc - 1] ask for. CLI_GO_ON, or what is wrong has been said.
 int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc, char **argv);

@@ -29,6 +29,9 @@ static dw_status add_job(cli_jobs *all, const dw_shape *shape, const dw_variant 
     all->list = grown;
     all->capacity = capacity;
   }
+  int i = 0;
+  while (i < all->target_count && all->targets[i] != shape->target) i++;
+  if (i == all->target_count && i < (int)DW__COUNT(all->targets)) all->targets[all->target_count++] = shape->target;
   all->list[all->count++] = (cli_job){.shape = *shape, .variant = *variant};
   return DW_OK;
 }

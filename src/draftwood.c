@@ -311,8 +311,9 @@ static json_t *resources_json(const dw_cubin *cubin) {
 }
 
 dw_status dw__metadata_print(const dw_cubin *cubin, const char *shape, const char *variant, char **text, dw_error *error) {
-  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:f, s:o}", "shape", shape, "variant", variant, "target", cubin->target,
-                             "compiler", cubin->compiler, "compile_ms", cubin->compile_ms, "kernels", resources_json(cubin));
+  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:o}", "shape", shape, "variant", variant, "target", cubin->target,
+                             "compiler", cubin->compiler, "kernels", resources_json(cubin));
+  if (object && cubin->compile_ms > 0) json_object_set_new(object, "compile_ms", json_real(cubin->compile_ms));
   char *dump = object ? json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
   json_decref(object);
   *text = dump ? dw__strdup(dump) : NULL;

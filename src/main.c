@@ -41,6 +41,13 @@ static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
   "all.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
 
+static const char bundle_help[] =
+  "A bundle is one file with many cubins: for hosts without a compiler, for fleets, for shipping. dw_bundle_add_file and\n"
+  "$DRAFTWOOD_BUNDLES (files or folders, parted by colons) put bundles in front of the cache.\n"
+  "  build    compiles kernels into a bundle      ls       lists its entries      verify   checks each entry, with no GPU\n"
+  "  diff     compares two bundles                merge    joins bundles          extract  writes cubins or fatbins as files\n"
+  "draftwood bundle ACTION --help tells more.";
+
 static const cli_command commands[] = {
   {"gen", "SHAPE [options]", "Prints the CUDA C++ source of a kernel", shape_help, cli_gen},
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
@@ -48,6 +55,8 @@ static const cli_command commands[] = {
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
+  {"bundle", "build|ls|verify|diff|merge|extract [arguments]", "Makes bundles of compiled kernels and looks into them",
+   bundle_help, cli_bundle},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},
   {"version", "", "Prints the version", NULL, cli_version},
 };
