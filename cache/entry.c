@@ -9,8 +9,14 @@
 //            56  cubin size, u64            80  XXH3-128 of all before, canonical
 //            64  packed size, u64           96
 //            72  metadata (JSON, no closing 0)
-//             .  cubin, one zstd frame
-//             .  XXH3-128 of all before, canonical
+//             .  cubin, one zstd frame       failure   0  "DWFAIL!\n"
+//             .  XXH3-128 of all before                8  schema, u32
+//                                                     12  zero, u32
+//                                                     16  build key, 32
+//                                                     48  time, i64: seconds since 1970
+//                                                     56  seconds it is believed, i64
+//                                                     64  text, no closing 0
+//                                                      .  XXH3-128 of all before
 //
 // The checksum finds damage; it is no protection against malice. That is what the checks in directory.c are for.
 #include <string.h>
@@ -22,7 +28,8 @@
 
 #define ENTRY_MAGIC "DWENTRY\n"
 #define MANIFEST_MAGIC "DWBUILD\n"
-enum { PREFIX_SIZE = 16, HEADER_SIZE = 72, CHECKSUM_SIZE = 16, ZSTD_LEVEL = 9 };
+#define FAILURE_MAGIC "DWFAIL!\n"
+enum { FAILURE_HEADER_SIZE = 64, HEADER_SIZE = 72, CHECKSUM_SIZE = 16, ZSTD_LEVEL = 9 };
 
 _Static_assert(sizeof(XXH128_canonical_t) == CHECKSUM_SIZE, "XXH3-128 has 16 bytes");
 
@@ -81,6 +88,41 @@ const char *dw__manifest_unpack(const char *bytes, size_t size, const dw__digest
   if (!damaged && memcmp(bytes + 16, request->bytes, 32)) damaged = "holds another key than its name says";
   if (!damaged) memcpy(build->bytes, bytes + 48, 32);
   return damaged;
+}
+
+// ---- failure --------------------------------------------------------------------------------------------------
+
+dw_status dw__failure_pack(const dw__digest *build, int64_t time, int64_t seconds, const char *text, char **bytes,
+                           size_t *size) {
+  size_t length = strnlen(text, DW__FAILURE_MOST);
+  *size = FAILURE_HEADER_SIZE + length + CHECKSUM_SIZE;
+  char *made = *bytes = dw__alloc(*size);
+  if (!made) return DW_OUT_OF_MEMORY;
+  put_prefix(made, FAILURE_MAGIC);
+  memcpy(made + 16, build->bytes, 32);
+  put(made + 48, (uint64_t)time, 8);
+  put(made + 56, (uint64_t)seconds, 8);
+  memcpy(made + FAILURE_HEADER_SIZE, text, length);
+  put_checksum(made, FAILURE_HEADER_SIZE + length);
+  return DW_OK;
+}
+
+// A time that lies ahead was written by a clock that has been set back since: not believed either.
+static bool is_over(int64_t time, int64_t seconds, int64_t now) {
+  const int64_t most = (int64_t)1 << 40;
+  bool sound = time >= 0 && time < most && seconds >= 0 && seconds < most;
+  return !sound || now < time || now - time >= seconds;
+}
+
+const char *dw__failure_unpack(char *bytes, size_t size, const dw__digest *build, int64_t now, const char **text) {
+  const char *damaged = refuse_prefix(bytes, size, FAILURE_MAGIC, FAILURE_HEADER_SIZE + CHECKSUM_SIZE);
+  *text = NULL;
+  if (!damaged) damaged = refuse_checksum(bytes, size);
+  if (!damaged && memcmp(bytes + 16, build->bytes, 32)) damaged = "holds another key than its name says";
+  if (damaged || is_over((int64_t)get(bytes + 48, 8), (int64_t)get(bytes + 56, 8), now)) return damaged;
+  bytes[size - CHECKSUM_SIZE] = 0;
+  *text = bytes + FAILURE_HEADER_SIZE;
+  return NULL;
 }
 
 // ---- entry ----------------------------------------------------------------------------------------------------

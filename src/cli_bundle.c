@@ -357,8 +357,8 @@ static const char merge_help[] =
 static const char extract_help[] =
   "Writes each entry into a folder, with index.json that says what each is. Names:\n"
   "  NAME    = SHAPE \"__\" [VARIANT \"__\"] TARGET \"__\" BUILD \".cubin\", or SHAPE \"__\" [VARIANT \"__\"] \"fat.fatbin\"\n"
-  "  SHAPE   = the shape's text with - for :, without target; companions have no variant\n"
-  "  VARIANT = the variant's parameters that do not have their normal value\n"
+  "  SHAPE   = the shape's text with - for : and , and _ for =, without target; companions have no variant\n"
+  "  VARIANT = the variant's parameters that do not have their normal value, likewise\n"
   "  TARGET  = sm_120, sm_120f, ...     BUILD = the first 12 digits of the build key\n"
   "A shape or variant of more than 110 characters is given by the first 12 digits of its SHA-256.\n"
   "A fatbin joins the entries of one shape and variant for several targets; it needs fatbinary of the CUDA toolkit.";

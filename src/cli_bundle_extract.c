@@ -33,8 +33,10 @@ static void add_part(dw__buf *name, const char *text) {
   }
   size_t begin = name->size;
   dw__buf_printf(name, "%s__", text);
-  for (size_t i = begin; i < name->size; i++)
-    if (name->data[i] == ':' || name->data[i] == '/') name->data[i] = '-';
+  for (size_t i = begin; i < name->size; i++) {
+    if (strchr(":,/", name->data[i])) name->data[i] = '-';  // commas and = mean something to tools such as fatbinary
+    if (name->data[i] == '=') name->data[i] = '_';
+  }
 }
 
 static void without_target(const char *shape, char text[DW_TEXT_MAX]) {
