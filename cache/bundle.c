@@ -241,7 +241,8 @@ dw_status dw__bundle_open_memory(const void *data, size_t size, const unsigned c
   if (!made) return tell(DW_OUT_OF_MEMORY, "", why, error);
   made->memory = data;
   made->size = size;
-  return finish(made, read_head(made, public_key, &why), why, bundle, error);
+  dw_status status = read_head(made, public_key, &why);
+  return finish(made, status, why, bundle, error);
 }
 
 void dw__bundle_close(dw__bundle *bundle) {
@@ -355,14 +356,16 @@ static dw_status tell_entry(const dw__bundle *bundle, size_t i, dw_status status
 
 dw_status dw__bundle_read(const dw__bundle *bundle, size_t i, bool with_cubin, dw__entry *entry, dw_error *error) {
   const char *why = "";
-  return tell_entry(bundle, i, take(bundle, i, with_cubin, entry, &why), why, error);
+  dw_status status = take(bundle, i, with_cubin, entry, &why);
+  return tell_entry(bundle, i, status, why, error);
 }
 
 dw_status dw__bundle_packed(const dw__bundle *bundle, size_t i, const char **bytes, char **owned, dw_error *error) {
   const char *why = "";
   dw__bundle_item item;
   dw__bundle_item_at(bundle, i, &item);
-  return tell_entry(bundle, i, fetch_part(bundle, i, 160, &item.packed_digest, bytes, owned, &why), why, error);
+  dw_status status = fetch_part(bundle, i, 160, &item.packed_digest, bytes, owned, &why);
+  return tell_entry(bundle, i, status, why, error);
 }
 
 // ---- a layer of the cache -------------------------------------------------------------------------------------

@@ -475,6 +475,16 @@ static dw__digest build_key(const dw__nvrtc *nvrtc, const request *ask, const ch
   });
 }
 
+// A host that runs from bundles learns which shape they lack.
+static dw_status name_request(const request *ask, dw_status status, dw_error *error) {
+  char message[sizeof error->message];
+  if (status != DW_NO_COMPILER || !error) return status;
+  memcpy(message, error->message, sizeof message);
+  snprintf(error->message, sizeof error->message, "%.240s is in no cache or bundle, and cannot be compiled: %.340s",
+           ask->shape_text, message);
+  return status;
+}
+
 // The request is new: make its source. Another request may have led to the very same source, so the build key is asked too.
 static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
   char *source = NULL;
@@ -483,7 +493,7 @@ static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error
   dw_status status = generate(ctx, ask, &source, &size, error);
   if (status) return status;
   dw__nvrtc *nvrtc = NULL;
-  status = dw__ctx_nvrtc(ctx, &nvrtc, error);
+  status = name_request(ask, dw__ctx_nvrtc(ctx, &nvrtc, error), error);
   if (!status) {
     dw__options options;
     dw__compile_options(ask->target, &options);
