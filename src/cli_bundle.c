@@ -99,11 +99,11 @@ const char *cli_bundle_text(const json_t *entry, const char *key) {
   return text ? text : "?";
 }
 
-json_t *cli_bundle_entry(const dw__bundle *bundle, size_t i, dw_error *error) {
+json_t *cli_bundle_entry(const dw__bundle *bundle, size_t i, bool with_cubin, dw_error *error) {
   char request[65], build[65];
   dw__bundle_item item;
   dw__entry entry;
-  if (dw__bundle_read(bundle, i, false, &entry, error)) return NULL;
+  if (dw__bundle_read(bundle, i, with_cubin, &entry, error)) return NULL;
   dw__bundle_item_at(bundle, i, &item);
   dw__hex(&item.request, request);
   dw__hex(&item.build, build);
@@ -163,7 +163,7 @@ static int list(const dw__bundle *bundle, bool json) {
   if (!json && dw__bundle_count(bundle)) printf("%-12s  %8s  %-7s  %s\n", "build key", "bytes", "target", "shape and variant");
   for (size_t i = 0; i < dw__bundle_count(bundle); i++) {
     dw_error error = {0};
-    json_t *entry = cli_bundle_entry(bundle, i, &error);
+    json_t *entry = cli_bundle_entry(bundle, i, false, &error);
     if (!entry) {
       fflush(stdout);
       code = cli_error(&error);
@@ -212,7 +212,7 @@ static int read_names(const dw__bundle *bundle, named **names) {
   *names = calloc(count + 1, sizeof **names);
   for (size_t i = 0; *names && i < count && code == CLI_GO_ON; i++) {
     char text[2 * DW_TEXT_MAX + 32], name[2 * DW_TEXT_MAX];
-    json_t *entry = cli_bundle_entry(bundle, i, &error);
+    json_t *entry = cli_bundle_entry(bundle, i, true, &error);
     if (!entry) {
       code = cli_error(&error);
       break;

@@ -18,8 +18,8 @@ int cli_bundle_open(const char *path, const unsigned char *public_key, dw__bundl
 // Finishes a bundle and puts it where PATH is, whole or not at all; *size is its size. The same returns.
 int cli_bundle_write(dw__bundle_writer *writer, const char *sign, const char *path, size_t *size);
 
-// An entry as JSON: what its metadata says, its keys and sizes. NULL with the error where it is damaged.
-json_t *cli_bundle_entry(const dw__bundle *bundle, size_t i, dw_error *error);
+// An entry as JSON: what its metadata says, its keys and sizes. NULL with the error where it, or with_cubin its cubin, is damaged.
+json_t *cli_bundle_entry(const dw__bundle *bundle, size_t i, bool with_cubin, dw_error *error);
 // "SHAPE  VARIANT", shortened; of companions their name.
 void cli_bundle_name(const json_t *entry, char text[2 * DW_TEXT_MAX]);
 const char *cli_bundle_text(const json_t *entry, const char *key);

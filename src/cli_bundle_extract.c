@@ -85,7 +85,7 @@ static int extract_one(const dw__bundle *bundle, size_t i, const char *folder, j
   dw__entry entry;
   *described = NULL;
   if (dw__bundle_read(bundle, i, true, &entry, &error)) return cli_error(&error);
-  json_t *object = cli_bundle_entry(bundle, i, &error);
+  json_t *object = cli_bundle_entry(bundle, i, false, &error);
   char *common = object ? common_name(object) : NULL;
   dw__buf name = {0};
   if (common)

@@ -221,10 +221,15 @@ double cli_jobs_run(cli_jobs *all, cli_work work, void *user, const char *doing,
   return (dw__seconds() - start) * 1e3;
 }
 
-// One mistake in a template fails every variant in the same words: they are printed once.
+// One mistake in a template fails every variant in the same words: they are printed once. A missing compiler fails all that
+// the cache lacks, and only the first need be named.
 static bool said_before(const cli_jobs *all, size_t index) {
-  for (size_t i = 0; i < index; i++)
-    if (strcmp(all->list[i].error.message, all->list[index].error.message) == 0) return true;
+  const dw_error *error = &all->list[index].error;
+  for (size_t i = 0; i < index; i++) {
+    const dw_error *other = &all->list[i].error;
+    if (!strcmp(other->message, error->message)) return true;
+    if (other->status == DW_NO_COMPILER && error->status == DW_NO_COMPILER) return true;
+  }
   return false;
 }
 

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# bundle_fleet.sh DRAFTWOOD WAY: bundles made by many and used where there is nothing else. Exit 77 is a skip, with its reason.
+#
+#   mpi, pmi, slurm  three processes at once, told apart by the variables of MPI or of a Slurm array; merged, their bundles are
+#                    the bytes of one that was built whole
+#   mpirun           the same, started by mpirun
+#   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, nothing that can be written,
+#                    another user, no network
+#   strace           with a complete bundle, no file is opened for writing or made, and no compiler is looked for
+set -euo pipefail
+draftwood=$(realpath "$1")
+way=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+chmod 755 "$folder"
+cd "$folder"
+unset DRAFTWOOD_BUNDLES XDG_CACHE_HOME
+list=(kimi-k2.6-tp8,page=64 --widths 1,2,3 --variant family=reference --target sm_120,sm_90)
+
+skip() { echo "SKIP $way: $*"; exit 77; }
+fail() { echo "FAILED $way: $*"; exit 1; }
+
+whole() { DRAFTWOOD_CACHE_DIR=$folder/whole "$draftwood" bundle build "${list[@]}" --companions --output whole.dwb; }
+
+# Each with a cache of its own, as on machines of their own.
+shard() { DRAFTWOOD_CACHE_DIR=$folder/cache-$1 "$draftwood" bundle build "${list[@]}" --companions --jobs 1 --shard auto --output part-%i.dwb; }
+
+merged_is_whole() {
+  whole
+  [ "$(ls part-*.dwb | wc -l)" = 3 ] || fail "found $(ls part-*), allowed three parts"
+  "$draftwood" bundle merge part-*.dwb --output merged.dwb
+  cmp whole.dwb merged.dwb || fail "the merged bundle has other bytes"
+  "$draftwood" bundle verify merged.dwb
+}
+
+# three_processes NAME=VALUE-WITH-%...: % is the process's number.
+three_processes() {
+  local i pids=() variable
+  for i in 0 1 2; do
+    (
+      for variable; do export "${variable//%/$i}"; done
+      shard $i
+    ) &
+    pids+=($!)
+  done
+  for i in "${pids[@]}"; do wait "$i" || fail "a shard failed"; done
+  merged_is_whole
+}
+
+case $way in
+mpi) three_processes OMPI_COMM_WORLD_RANK=% OMPI_COMM_WORLD_SIZE=3 ;;
+pmi) three_processes PMI_RANK=% PMI_SIZE=3 ;;
+slurm) three_processes SLURM_ARRAY_TASK_ID=2% SLURM_ARRAY_TASK_MIN=20 SLURM_ARRAY_TASK_COUNT=3 ;;
+
+mpirun)
+  command -v mpirun >/dev/null || skip "mpirun is not installed (openmpi-bin)"
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DRAFTWOOD_CACHE_DIR=$folder/cache
+  timeout 300 mpirun -n 3 --oversubscribe "$draftwood" bundle build "${list[@]}" --companions --jobs 1 --shard auto \
+    --output part-%i.dwb || fail "mpirun failed"
+  merged_is_whole
+  ;;
+
+chroot)
+  [ "$(id -u)" = 0 ] || skip "only root may change the root folder"
+  whole
+  mkdir -p root/bin
+  cp "$draftwood" root/bin/draftwood
+  lua=$({ ldconfig -p || /sbin/ldconfig -p; } | sed -n 's/.*=> \(.*liblua5\.4\.so\.0\)$/\1/p' | head -n 1)
+  for file in $(ldd "$draftwood" | grep -o '/[^ ]*') $lua; do
+    mkdir -p "root$(dirname "$file")"
+    cp -L "$file" "root$file"
+  done
+  [ -z "$lua" ] || { mkdir -p root/lib64 root/usr/lib; cp -L "$lua" root/usr/lib/; }
+  cp whole.dwb root/bundle.dwb
+  chmod -R a-w,a+rX root
+  before=$(cd root && find . -printf '%p %s %T@ %m\n' | sort)
+  namespace=()
+  if unshare -n true 2>/dev/null; then namespace=(unshare -n); else echo "no network namespace can be made here"; fi
+  inside() {  # BUNDLES ARGUMENTS...
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DRAFTWOOD_BUNDLES="$1" "${namespace[@]}" chroot --userspec=65534:65534 root \
+      /bin/draftwood "${@:2}"
+  }
+  # Without the bundle there is no way; with it, all kernels come.
+  if inside "" build "${list[@]}" >without.txt 2>&1; then fail "it compiled where there is no compiler"; fi
+  grep -q 'mla:h=8,t=1.*NVRTC\|mla:h=8,t=1.*nvrtc' without.txt || { cat without.txt; fail "the error names neither shape nor library"; }
+  inside /bundle.dwb build "${list[@]}" >with.txt 2>&1 || { cat with.txt; fail "the bundle did not do"; }
+  grep '6 variants, 0 compiled, 6 from cache' with.txt || { cat with.txt; fail "not all came from the bundle"; }
+  inside /bundle.dwb build --companions --target sm_120,sm_90 >with.txt || fail "no companions"
+  [ "$(grep -c ' hit$' with.txt)" = 10 ] || { cat with.txt; fail "the companions did not come from the bundle"; }
+  [ "$before" = "$(cd root && find . -printf '%p %s %T@ %m\n' | sort)" ] || fail "something was written: $(find cache home | head -n 20)"
+  ;;
+
+strace)
+  command -v strace >/dev/null || skip "strace is not installed"
+  whole
+  mkdir cache home
+  export DRAFTWOOD_CACHE_DIR=$folder/cache HOME=$folder/home DRAFTWOOD_BUNDLES=$folder/whole.dwb DRAFTWOOD_NVRTC=$folder/nvrtc
+  strace -f -e trace=file,socket,connect -o calls "$draftwood" build "${list[@]}" >built.txt || {
+    grep -q ptrace calls built.txt && skip "this machine allows no ptrace"
+    fail "the build failed"
+  }
+  grep '6 variants, 0 compiled, 6 from cache' built.txt || fail "not all came from the bundle"
+  if grep -E 'O_WRONLY|O_RDWR|O_CREAT|mkdir|rename|unlink|nvrtc|socket|connect' calls; then fail "a file was written or a compiler looked for"; fi
+  [ -z "$(find cache home -mindepth 1)" ] || fail "something was written: $(find cache home | head -n 20)"
+  grep -c whole.dwb calls
+  ;;
+
+*) fail "allowed mpi, pmi, slurm, mpirun, chroot or strace" ;;
+esac
