@@ -70,6 +70,13 @@ bool dw__size_parse(const char *text, uint64_t *bytes);
 
 // DW_OK with a copy of the entry (free with dw__entry_free), or DW_NOT_FOUND. A damaged entry is DW_NOT_FOUND and is counted.
 dw_status dw__cache_find(dw__cache *cache, const dw__digest *request, dw__entry *entry, dw_error *error);
+// The same, and where it was.
+typedef struct dw__found {
+  enum { DW__NOWHERE, DW__IN_MEMORY, DW__IN_DIRECTORY } place;
+  const char *layer;  // the layer's name, or NULL
+} dw__found;
+dw_status dw__cache_find_where(dw__cache *cache, const dw__digest *request, dw__entry *entry, dw__found *found,
+                               dw_error *error);
 // Finds by build key (another request may have produced the same source). entry->request stays zero: publish with yours.
 dw_status dw__cache_find_build(dw__cache *cache, const dw__digest *build, dw__entry *entry, dw_error *error);
 // Publishes atomically. A failure to write is a counter and one warning, never an error; only out of memory is returned.

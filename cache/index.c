@@ -102,21 +102,23 @@ void dw__index_freeze(dw__index *index) {
 
 static bool is_frozen(const dw__index *index) { return atomic_load(&index->frozen); }
 
-uint64_t dw__index_clear(dw__index *index) {
-  if (is_frozen(index)) return 0;
-  pthread_rwlock_wrlock(&index->lock);
-  uint64_t count = index->builds.count;
+static void clear_all(dw__index *index) {
   table_clear(&index->builds, release_entry);
   table_clear(&index->requests, dw__release);
   table_clear(&index->failures, dw__release);
+}
+
+uint64_t dw__index_clear(dw__index *index) {
+  pthread_rwlock_wrlock(&index->lock);
+  uint64_t count = is_frozen(index) ? 0 : index->builds.count;
+  if (!is_frozen(index)) clear_all(index);
   pthread_rwlock_unlock(&index->lock);
   return count;
 }
 
 void dw__index_free(dw__index *index) {
   if (!index) return;
-  atomic_store(&index->frozen, false);
-  dw__index_clear(index);
+  clear_all(index);
   pthread_rwlock_destroy(&index->lock);
   dw__release(index);
 }
@@ -127,28 +129,29 @@ dw_status dw__index_put(dw__index *index, const dw__entry *entry) {
   dw__digest *build = dw__alloc(sizeof *build);
   dw__entry *old_entry = NULL;
   dw__digest *old_build = NULL;
-  if (!copy || !build || dw__entry_copy(entry, copy)) goto out_of_memory;
+  dw_status status = DW_OUT_OF_MEMORY;
+  if (!copy || !build || dw__entry_copy(entry, copy)) goto not_kept;
   *build = entry->build;
 
   pthread_rwlock_wrlock(&index->lock);
-  bool room = table_reserve(&index->builds) && table_reserve(&index->requests);
+  bool frozen = is_frozen(index);  // meanwhile
+  bool room = !frozen && table_reserve(&index->builds) && table_reserve(&index->requests);
   if (room) {
     old_entry = table_put(&index->builds, &entry->build, copy);
     old_build = table_put(&index->requests, &entry->request, build);
   }
   pthread_rwlock_unlock(&index->lock);
-  if (!room) {
-    dw__entry_free(copy);
-    goto out_of_memory;
-  }
+  if (!room) dw__entry_free(copy);
+  if (frozen) status = DW_OK;
+  if (!room) goto not_kept;
   if (old_entry) release_entry(old_entry);
   dw__release(old_build);
   return DW_OK;
 
-out_of_memory:
+not_kept:
   dw__release(copy);
   dw__release(build);
-  return DW_OUT_OF_MEMORY;
+  return status;
 }
 
 // Under the lock. The request key is the asker's: an entry may serve many.
@@ -184,11 +187,11 @@ dw_status dw__index_fail(dw__index *index, const dw__digest *build, const char *
   made->until = dw__seconds() + seconds;
   memcpy(made->text, text, size);
   pthread_rwlock_wrlock(&index->lock);
-  bool room = table_reserve(&index->failures);
+  bool frozen = is_frozen(index), room = !frozen && table_reserve(&index->failures);
   if (room) old = table_put(&index->failures, build, made);
   pthread_rwlock_unlock(&index->lock);
   dw__release(room ? old : made);
-  return room ? DW_OK : DW_OUT_OF_MEMORY;
+  return room || frozen ? DW_OK : DW_OUT_OF_MEMORY;
 }
 
 char *dw__index_failure(dw__index *index, const dw__digest *build) {

@@ -43,14 +43,15 @@ const char *dw__cache_layer_name(const dw__cache *cache, size_t i, dw__layer_pla
   return NULL;
 }
 
-dw_status dw__layers_find(dw__cache *cache, dw__layer_place place, const dw__digest *request, dw__entry *entry) {
+dw_status dw__layers_find(dw__cache *cache, dw__layer_place place, const dw__digest *request, dw__entry *entry,
+                          const char **found) {
   const dw__layers *all = &cache->layers[place];
   size_t count = atomic_load(&all->count);
   for (size_t i = 0; i < count; i++) {
     const dw__layer *layer = &all->list[i];
     const char *damaged = "damaged";
     dw_status status = layer->find(layer->user, request, entry, &damaged);
-    if (!status) atomic_fetch_add(&cache->hits_layers, 1);
+    if (!status) atomic_fetch_add(&cache->hits_layers, 1), *found = layer->name;
     if (status == DW_OK || status == DW_OUT_OF_MEMORY) return status;
     *entry = (dw__entry){0};
     if (status == DW_NOT_FOUND) continue;

@@ -145,7 +145,9 @@ dw_status dw__cache_no_memory(dw_error *error);
 void dw__count_damaged(dw__cache *cache, const char *where, const char *name, const char *why);
 
 // ---- layers.c -------------------------------------------------------------------------------------------------
-dw_status dw__layers_find(dw__cache *cache, dw__layer_place place, const dw__digest *request, dw__entry *entry);
+// *name: of the layer that has it.
+dw_status dw__layers_find(dw__cache *cache, dw__layer_place place, const dw__digest *request, dw__entry *entry,
+                          const char **name);
 dw_status dw__layers_add_directories(dw__cache *cache, const char *list, dw_error *error);
 void dw__layers_close(dw__cache *cache);
 // A directory of ours or of the system. DW_OK, DW_NOT_FOUND, DW_OUT_OF_MEMORY, or with the reason in *damaged DW_BAD_CUBIN (it has

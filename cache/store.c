@@ -225,21 +225,27 @@ static dw_status find_on_disk(dw__cache *cache, const dw__digest *request, const
 }
 
 // Bundles, the directory, the system's. Layers know requests only.
-static dw_status find_below(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry) {
+static dw_status find_below(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry,
+                            dw__found *found) {
   if (atomic_load_explicit(&cache->frozen, memory_order_relaxed)) return DW_NOT_FOUND;
-  dw_status status = request ? dw__layers_find(cache, DW__LAYER_BUNDLE, request, entry) : DW_NOT_FOUND;
-  if (status == DW_NOT_FOUND) status = find_on_disk(cache, request, build, entry);
-  if (status == DW_NOT_FOUND && request) status = dw__layers_find(cache, DW__LAYER_SYSTEM, request, entry);
+  dw_status status = request ? dw__layers_find(cache, DW__LAYER_BUNDLE, request, entry, &found->layer) : DW_NOT_FOUND;
+  if (status == DW_NOT_FOUND) {
+    status = find_on_disk(cache, request, build, entry);
+    if (!status) found->place = DW__IN_DIRECTORY;
+  }
+  if (status == DW_NOT_FOUND && request) status = dw__layers_find(cache, DW__LAYER_SYSTEM, request, entry, &found->layer);
   // A favour to the next caller; want of memory is no loss to this one.
   if (!status && request) dw__index_put(cache->index, entry);
   return status;
 }
 
-static dw_status find(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry, dw_error *error) {
+static dw_status find(dw__cache *cache, const dw__digest *request, const dw__digest *build, dw__entry *entry, dw__found *found,
+                      dw_error *error) {
   *entry = (dw__entry){0};
+  *found = (dw__found){0};
   dw_status status = request ? dw__index_find(cache->index, request, entry) : dw__index_find_build(cache->index, build, entry);
-  if (!status) atomic_fetch_add(&cache->hits_memory, 1);
-  if (status == DW_NOT_FOUND) status = find_below(cache, request, build, entry);
+  if (!status) atomic_fetch_add(&cache->hits_memory, 1), found->place = DW__IN_MEMORY;
+  if (status == DW_NOT_FOUND) status = find_below(cache, request, build, entry, found);
   if (status == DW_OUT_OF_MEMORY) return dw__cache_no_memory(error);
   if (status != DW_NOT_FOUND) return status;
   atomic_fetch_add(&cache->misses, 1);
@@ -248,12 +254,19 @@ static dw_status find(dw__cache *cache, const dw__digest *request, const dw__dig
   return dw__fail(error, DW_NOT_FOUND, request ? "request key" : "build key", name, "", "not in the cache");
 }
 
+dw_status dw__cache_find_where(dw__cache *cache, const dw__digest *request, dw__entry *entry, dw__found *found,
+                               dw_error *error) {
+  return find(cache, request, NULL, entry, found, error);
+}
+
 dw_status dw__cache_find(dw__cache *cache, const dw__digest *request, dw__entry *entry, dw_error *error) {
-  return find(cache, request, NULL, entry, error);
+  dw__found found;
+  return find(cache, request, NULL, entry, &found, error);
 }
 
 dw_status dw__cache_find_build(dw__cache *cache, const dw__digest *build, dw__entry *entry, dw_error *error) {
-  return find(cache, NULL, build, entry, error);
+  dw__found found;
+  return find(cache, NULL, build, entry, &found, error);
 }
 
 // ---- publish --------------------------------------------------------------------------------------------------

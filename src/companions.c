@@ -84,16 +84,17 @@ static dw_companions *find(dw_companions *list, int target, const void *cu_conte
 // Another thread may have loaded them meanwhile: then those are taken.
 static dw_status add(dw_ctx *ctx, dw__driver *driver, const dw_cubin *cubin, int target, void *cu_context,
                      dw_companions **result, dw_error *error) {
-  dw_companions **list = dw__ctx_companions_lock(ctx);
+  dw__ctx_companions_lock(ctx);
+  dw_companions *list = dw__ctx_companions(ctx);
   dw_status status = DW_OK;
-  *result = find(*list, target, cu_context);
+  *result = find(list, target, cu_context);
   if (!*result) {
     status = load(driver, cubin, result, error);
     if (!status) {
       (*result)->target = target;
       (*result)->cu_context = cu_context;
-      (*result)->next = *list;
-      *list = *result;
+      (*result)->next = list;
+      dw__ctx_companions_add(ctx, *result);
     }
   }
   dw__ctx_companions_unlock(ctx);
@@ -120,8 +121,7 @@ dw_status dw_companions_get(dw_ctx *ctx, int target, dw_companions **companions,
   if (!target) target = device.cc;
   TRY(check_target(target, error));
   TRY(check_device(&device, target, error));
-  *companions = find(*dw__ctx_companions_lock(ctx), target, cu_context);
-  dw__ctx_companions_unlock(ctx);
+  *companions = find(dw__ctx_companions(ctx), target, cu_context);
   if (*companions) return DW_OK;
   if (dw__driver_capturing(driver, NULL))
     return dw__fail(error, DW_BAD_ARGUMENT, "stream", "a capture in progress", "dw_companions_get before the capture begins",

@@ -44,6 +44,7 @@ extern "C" {
   X(IO, "a file could not be read or written")                        \
   X(NOT_FOUND, "not found")                                           \
   X(FROZEN, "not prepared before dw_freeze")                          \
+  X(CANCELLED, "cancelled by the caller")                             \
   X(HOST_EXECUTION, "host execution found a fault")                   \
   X(WRONG_RESULT, "the result differs from the oracle")               \
   X(INTERNAL, "internal error")                                       \
@@ -178,6 +179,16 @@ typedef struct dw_options {
   const char *driver_path;   // NULL: $DRAFTWOOD_DRIVER, else libcuda.so.1
   dw_log_fn log;             // NULL: silent
   void *log_user;
+  const char *system_dirs;  // directories that look like the cache's and are only read, after it; absolute, parted by colons, the
+                            // first hit wins. NULL: $DRAFTWOOD_SYSTEM_CACHE; "": none
+  uint64_t cache_limit;  // bytes; 0: $DRAFTWOOD_CACHE_LIMIT ("512M"), else 512 MiB. What was used longest ago goes first, but
+                         // nothing younger than an hour
+  int cache_shared;      // 1: the directory's group is trusted and may write; 0: as $DRAFTWOOD_CACHE_SHARED says (0 or 1)
+  int compile_slots;  // compiles at once of all processes on this host; 0: $DRAFTWOOD_COMPILE_SLOTS, else one a core, and one a
+                      // 512 MiB of memory at most, within the limits of our control group
+  int lock_timeout_ms;  // how long to wait for a process that compiles the same, before compiling it too; 0: 60,000
+  int no_compile;       // 1: what neither bundles nor cache have is DW_NOT_FOUND and goes to the miss list; 0: as
+                        // $DRAFTWOOD_NO_COMPILE says (0 or 1)
 } dw_options;
 
 // options may be NULL; an environment variable that is empty counts as not set. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
@@ -220,7 +231,8 @@ typedef struct dw_cubin {
   dw_resources kernels[DW_KERNELS_MAX];
 } dw_cubin;
 
-// Through the cache, else generate and compile. Free with dw_cubin_free.
+// Through the cache, else generate and compile. A compile that failed is not tried again for an hour, by no process with this cache
+// directory: the error is the same, with its log. Free with dw_cubin_free.
 DW_API dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **cubin,
                                 dw_error *error);
 DW_API void dw_cubin_free(dw_cubin *cubin);
@@ -245,6 +257,11 @@ typedef struct dw_stats {
   uint64_t compiles, compile_failures;
   uint64_t hits_memory, hits_disk, misses;
   uint64_t damaged, publish_failures;
+  uint64_t hits_layers;     // of bundles and system directories
+  uint64_t known_failures;  // compiles spared since the same one had failed before, here or in another process
+  uint64_t lock_timeouts;   // compiled anyway after lock_timeout_ms
+  uint64_t evicted;         // entries, to keep the directory's limit
+  uint64_t list_misses;     // requests that dw_miss_list tells of, each time it was asked for
 } dw_stats;
 DW_API void dw_stats_get(dw_ctx *ctx, dw_stats *stats);
 
@@ -253,13 +270,68 @@ DW_API void dw_stats_get(dw_ctx *ctx, dw_stats *stats);
 typedef struct dw_kernel dw_kernel;
 
 // The whole chain. variant NULL: dw_variant_choose. The kernel belongs to the context and to the CUDA context that is current
-// in this call; the same request returns the same kernel. bounds must be given. Never during stream capture.
+// in this call; the same request returns the same kernel. bounds must be given. The first time never during stream capture; after that
+// a request is one look-up in memory, with no lock, system call or allocation: cheap enough for every call.
 DW_API dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds,
                                dw_kernel **kernel, dw_error *error);
 DW_API void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant);
 // Bytes of workspace for launches within the kernel's bounds; 256-byte aligned device memory, owned by the caller. It need not
 // be zeroed and may be shared by launches of one stream.
 DW_API size_t dw_workspace_size(const dw_kernel *kernel);
+
+// ---- prepare, freeze, misses ----------------------------------------------------------------------------------
+
+typedef struct dw_request {
+  const dw_shape *shape;
+  const dw_variant *variant;  // NULL: dw_variant_choose
+  const dw_bounds *bounds;    // as for dw_kernel_get. With cubins_only it may be NULL
+} dw_request;
+
+typedef struct dw_progress {
+  size_t size;      // sizeof(dw_progress)
+  size_t requests;  // of the list
+  size_t done;      // cubins there, or known to fail
+  size_t compiled;  // of these, compiled by this process
+  size_t failed;
+  size_t elsewhere;  // not done, and being compiled by another process when last looked at
+  size_t loaded;     // kernels
+} dw_progress;
+// 0: go on. Else dw_prepare ends with DW_CANCELLED once the compiles it has begun are over; what is done stays.
+typedef int (*dw_progress_fn)(void *user, const dw_progress *progress);
+
+typedef struct dw_prepare_options {
+  size_t size;              // sizeof(dw_prepare_options)
+  int cubins_only;          // 1: into memory and the cache; needs neither driver nor GPU
+  int threads;              // that compile; 0: one a compile slot. They end before dw_prepare does
+  dw_progress_fn progress;  // called in the calling thread, when something has changed and about ten times a second; NULL: none
+  void *progress_user;
+} dw_prepare_options;
+
+// dw_kernel_get for a whole list, so that serving never waits for a compile. Processes that prepare the same list with one cache
+// directory split it: each begins elsewhere, passes over what another one is compiling and finds it in the cache later. So N requests
+// cost N compiles in all, as many at once as the host has slots for; what a process that was killed had begun, the others take over.
+// A request that fails does not stop the others: the error is that of the first in the list. options may be NULL. count may be 0.
+DW_API dw_status dw_prepare(dw_ctx *ctx, const dw_request *list, size_t count, const dw_prepare_options *options,
+                            dw_error *error);
+
+// From here on the context compiles nothing, opens no file and takes no lock. dw_kernel_get and dw_companions_get return what was
+// loaded before, dw_cubin_build what is in memory; all else is DW_FROZEN and noted in the miss list. A call in progress in another
+// thread ends as it began. There is no way back but another context.
+DW_API dw_status dw_freeze(dw_ctx *ctx, dw_error *error);
+
+// What this context was asked for and had to compile, or refuse since frozen: JSON lines, one a request and each once, in the order
+// they were first asked for; up to 1,024. `draftwood bundle build --from-misses` takes them. Free *text with dw_free; it ends with a 0
+// that *size (may be NULL) does not count. A line has four strings:
+//   "call"     "any" or "table", the variant's; "companions" for the companion kernels
+//   "shape"    canonical text, as dw_shape_parse takes it; "companions" for those
+//   "target"   compile target, e.g. "sm_120f"
+//   "variant"  canonical text, as dw_variant_parse takes it; empty for the companions
+DW_API dw_status dw_miss_list(dw_ctx *ctx, char **text, size_t *size, dw_error *error);
+
+// Where a request was found, or why not, as lines of "name  value": its keys' inputs, each place that was looked into, and of the
+// cache directory's entries the one that is nearest with every field in which it differs. variant NULL: dw_variant_choose. Needs
+// neither compiler nor driver; reads files, so not after dw_freeze. Free *text with dw_free.
+DW_API dw_status dw_explain(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **text, dw_error *error);
 
 typedef enum dw_addressing { DW_CSR, DW_BLOCK_TABLE } dw_addressing;
 typedef enum dw_mask {

@@ -586,6 +586,36 @@ static void O_c01_a_context_runs_from_a_bundle_alone(void **state) {
   dw__release(bytes);
 }
 
+// Strict: where bundles have to do, a request that they lack is refused although there is a compiler.
+static void O_c34_strict_contexts_do_not_compile(void **state) {
+  (void)state;
+  size_t size;
+  char *bytes = bundle_of_widths(two_widths, 1, NULL, &size), *misses;
+  dw_error error = {0};
+  dw_ctx *ctx = NULL;
+  dw_cubin *cubin;
+  dw_stats stats;
+  dw__nvrtc *nvrtc = NULL;
+  dw_options options = {.size = sizeof options, .cache_dir = "", .no_compile = 1};
+  assert_int_equal(dw_ctx_create(&options, &ctx, NULL), DW_OK);
+  assert_int_equal(dw__nvrtc_open_table(&fake_nvrtc_table, &nvrtc, NULL), DW_OK);
+  dw__ctx_use_nvrtc(ctx, nvrtc);
+  assert_int_equal(dw_bundle_add_memory(ctx, bytes, size, NULL, NULL), DW_OK);
+  assert_int_equal(build(ctx, 2, &cubin, NULL), DW_OK);
+  dw_cubin_free(cubin);
+  assert_int_equal(build(ctx, 5, &cubin, &error), DW_NOT_FOUND);
+  assert_non_null(strstr(error.message, "mla:h=8,t=5"));
+  dw_error_clear(&error);
+  assert_int_equal(dw_miss_list(ctx, &misses, NULL, NULL), DW_OK);
+  assert_non_null(strstr(misses, "mla:h=8,t=5"));
+  assert_null(strstr(misses, "mla:h=8,t=2"));
+  dw_free(misses);
+  dw_stats_get(ctx, &stats);
+  assert_int_equal(stats.compiles, 0);
+  dw_ctx_destroy(ctx);
+  dw__release(bytes);
+}
+
 static void O_c34_another_version_is_told_of(void **state) {
   (void)state;
   size_t size;
@@ -717,6 +747,7 @@ int main(void) {
     TEST(every_allocation_may_fail),
     TEST(entries_2000_open_fast_and_small),
     TEST(O_c01_a_context_runs_from_a_bundle_alone),
+    TEST(O_c34_strict_contexts_do_not_compile),
     TEST(O_c34_another_version_is_told_of),
     TEST(O_c35_bundles_by_variable_in_order),
     TEST(a_damaged_entry_is_taken_from_the_next),
