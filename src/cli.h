@@ -99,7 +99,8 @@ int cli_shard_read(const char *text, cli_shard *shard);
 typedef struct cli_wanted {
   cli_list widths, pages;
   const char *targets, *limits, *variant, *shard_text;
-  bool all_variants, all_presets;
+  const char *misses;  // a file of dw_miss_list's lines
+  bool all_variants, all_presets, companions;
   int batch, kv_len, call, jobs;
   cli_shard shard;
 } cli_wanted;
@@ -137,7 +138,7 @@ typedef struct cli_job {
 typedef struct cli_jobs {
   cli_job *list;
   size_t count, capacity;
-  int targets[16], target_count;  // of all shards
+  int companions[16], companion_count;  // targets whose companion kernels are asked for, by the first shard alone
 } cli_jobs;
 // The shard's part of what options and argv[1] to argv[argc - 1] ask for. CLI_GO_ON, or what is wrong has been said.
 int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc, char **argv);

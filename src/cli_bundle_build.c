@@ -57,12 +57,11 @@ static void make_one(void *user, cli_job *item) {
   dw_cubin_free(cubin);
 }
 
-// One cubin for each target of the whole list; the first shard has them.
 static dw_status make_companions(maker *make, const cli_jobs *all, dw_error *error) {
   dw_status status = DW_OK;
-  for (int i = 0; i < all->target_count && !status; i++) {
+  for (int i = 0; i < all->companion_count && !status; i++) {
     dw_cubin *cubin = NULL;
-    status = dw__companions_cubin(make->ctx, all->targets[i], &cubin, error);
+    status = dw__companions_cubin(make->ctx, all->companions[i], &cubin, error);
     if (!status) status = add(make, cubin, DW__COMPANIONS, "", error);
     dw_cubin_free(cubin);
   }
@@ -108,7 +107,7 @@ static void report(const maker *make, const char *path, size_t bytes, double ms,
 typedef struct asked {
   cli_wanted list;
   const char *output, *sign;
-  bool companions, json;
+  bool json;
 } asked;
 
 static int build(maker *make, cli_jobs *all, const asked *want, const char *path) {
@@ -116,8 +115,7 @@ static int build(maker *make, cli_jobs *all, const asked *want, const char *path
   size_t bytes = 0;
   double ms = cli_jobs_run(all, make_one, make, "made", want->list.jobs);
   int code = cli_jobs_errors(all);
-  if (code == CLI_DONE && want->companions && want->list.shard.number == 0 && make_companions(make, all, &error))
-    code = cli_error(&error);
+  if (code == CLI_DONE && want->list.shard.number == 0 && make_companions(make, all, &error)) code = cli_error(&error);
   if (code != CLI_DONE) {
     fprintf(stderr, "draftwood: bundle build: nothing was written, since not all could be made\n");
     return code;
@@ -147,7 +145,8 @@ int cli_bundle_build(const cli_command *self, int argc, char **argv) {
   asked want = {.list = cli_wanted_usual()};
   const cli_option options[] = {
     {"output", "FILE", CLI_TEXT, &want.output, 0, 0, "the bundle to write"},
-    {"companions", NULL, CLI_FLAG, &want.companions, 0, 0, "also the companion kernels of each target"},
+    {"companions", NULL, CLI_FLAG, &want.list.companions, 0, 0, "also the companion kernels of each target"},
+    {"from-misses", "FILE", CLI_TEXT, &want.list.misses, 0, 0, "what a host was asked for and lacked (dw_miss_list)"},
     {"sign", "KEYFILE", CLI_TEXT, &want.sign, 0, 0, "sign it with this Ed25519 private key"},
     CLI_WANTED_OPTIONS(want.list),
     {"json", NULL, CLI_FLAG, &want.json, 0, 0, "print JSON"},

@@ -21,6 +21,12 @@ cli_wanted cli_wanted_usual(void) {
 
 // ---- the list -------------------------------------------------------------------------------------------------
 
+static void add_companions(cli_jobs *all, int target) {
+  int i = 0;
+  while (i < all->companion_count && all->companions[i] != target) i++;
+  if (i == all->companion_count && i < (int)DW__COUNT(all->companions)) all->companions[all->companion_count++] = target;
+}
+
 static dw_status add_job(cli_jobs *all, const dw_shape *shape, const dw_variant *variant, dw_error *error) {
   if (all->count == all->capacity) {
     size_t capacity = all->capacity ? 2 * all->capacity : 16;
@@ -29,9 +35,6 @@ static dw_status add_job(cli_jobs *all, const dw_shape *shape, const dw_variant 
     all->list = grown;
     all->capacity = capacity;
   }
-  int i = 0;
-  while (i < all->target_count && all->targets[i] != shape->target) i++;
-  if (i == all->target_count && i < (int)DW__COUNT(all->targets)) all->targets[all->target_count++] = shape->target;
   all->list[all->count++] = (cli_job){.shape = *shape, .variant = *variant};
   return DW_OK;
 }
@@ -86,7 +89,9 @@ static dw_status add_shape(cli_jobs *all, const cli_wanted *want, const char *te
   dw_shape shape;
   dw_status status = dw_shape_parse(text, &shape, error);
   if (!status && want->limits) status = cli_shape_field(&shape, "limits", want->limits, error);
-  return status ? status : add_targets(all, want, &shape, error);
+  if (!status) status = add_targets(all, want, &shape, error);
+  for (size_t i = 0; want->companions && i < all->count; i++) add_companions(all, all->list[i].shape.target);
+  return status;
 }
 
 // Those that no kernel serves yet are named and left out.
@@ -100,6 +105,47 @@ static dw_status add_presets(cli_jobs *all, const cli_wanted *want, dw_error *er
   return DW_OK;
 }
 
+static const char *text_of(const json_t *line, const char *key) {
+  const char *text = json_string_value(json_object_get(line, key));
+  return text ? text : "";
+}
+
+static dw_status add_miss(cli_jobs *all, const json_t *line, dw_error *error) {
+  dw_shape shape;
+  dw_variant variant;
+  if (!strcmp(text_of(line, "call"), "companions")) {
+    dw_status status = dw_shape_parse("mla:h=1,t=1", &shape, error);
+    if (!status) status = cli_shape_field(&shape, "target", text_of(line, "target"), error);
+    if (!status) add_companions(all, shape.target);
+    return status;
+  }
+  dw_status status = dw_shape_parse(text_of(line, "shape"), &shape, error);
+  if (!status) status = cli_variant(text_of(line, "variant"), &shape, NULL, &variant, error);
+  return status ? status : add_job(all, &shape, &variant, error);
+}
+
+// JSON lines as dw_miss_list writes them; those of many hosts may follow one another.
+static dw_status add_misses(cli_jobs *all, const char *path, dw_error *error) {
+  char *text, *rest = NULL;
+  size_t size, number = 0;
+  dw_status status = dw__file_read(path, &text, &size, error);
+  if (status) return status;
+  for (char *at = strtok_r(text, "\r\n", &rest); at && !status; at = strtok_r(NULL, "\r\n", &rest)) {
+    char place[32];
+    json_t *line = json_loads(at, 0, NULL);
+    number++;
+    if (line) {
+      status = add_miss(all, line, error);
+    } else {
+      snprintf(place, sizeof place, "line %zu", number);
+      status = dw__fail(error, DW_BAD_ARGUMENT, "--from-misses", place, "a line of dw_miss_list", "%s", path);
+    }
+    json_decref(line);
+  }
+  dw__release(text);
+  return status;
+}
+
 // Every n-th from the i-th on: neighbours in the list cost about the same.
 static void keep_shard(cli_jobs *all, const cli_shard *shard) {
   size_t kept = 0;
@@ -109,7 +155,7 @@ static void keep_shard(cli_jobs *all, const cli_shard *shard) {
 
 int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc, char **argv) {
   dw_error error = {0};
-  if (argc < 2 && !want->all_presets)
+  if (argc < 2 && !want->all_presets && !want->misses)
     return cli_usage("%s: found no shape, allowed one or more, or --all-presets; draftwood %s --help tells more", command,
                      command);
   if (want->variant && want->all_variants) return cli_usage("%s: --variant and --all-variants exclude one another", command);
@@ -117,6 +163,7 @@ int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc
   if (code != CLI_GO_ON) return code;
   dw_status status = want->all_presets ? add_presets(all, want, &error) : DW_OK;
   for (int i = 1; i < argc && !status; i++) status = add_shape(all, want, argv[i], &error);
+  if (want->misses && !status) status = add_misses(all, want->misses, &error);
   if (status) return cli_error(&error);
   keep_shard(all, &want->shard);
   return CLI_GO_ON;

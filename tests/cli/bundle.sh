@@ -20,6 +20,17 @@ run bundle merge part-1-of-3.dwb part-0-of-3.dwb part-2-of-3.dwb --output merged
 cmp a.dwb merged.dwb && echo "the same bytes"
 run bundle diff a.dwb part-1-of-3.dwb
 
+echo "misses"
+cat >misses <<'END'
+{"call":"any","shape":"mla:h=8,t=2,qk=576,v=512,page=64,q=bf16,kv=bf16,target=sm_120,limits=native","target":"sm_120","variant":"family=reference"}
+{"call":"companions","shape":"companions","target":"sm_120","variant":""}
+END
+cat misses misses >twice
+run bundle build --from-misses twice --output misses.dwb | steady
+run bundle diff a.dwb misses.dwb
+echo "no JSON" >>twice
+run bundle build --from-misses twice --output x.dwb
+
 echo "signatures"
 head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >key
 head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >other
