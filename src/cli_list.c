@@ -27,7 +27,16 @@ static void add_companions(cli_jobs *all, int target) {
   if (i == all->companion_count && i < (int)DW__COUNT(all->companions)) all->companions[all->companion_count++] = target;
 }
 
+// Presets have shapes in common, and a list of misses may name one often.
+static bool is_there(const cli_jobs *all, const dw_shape *shape, const dw_variant *variant) {
+  for (size_t i = 0; i < all->count; i++)
+    if (!memcmp(&all->list[i].variant, variant, sizeof *variant) && !memcmp(&all->list[i].shape, shape, sizeof *shape))
+      return true;
+  return false;
+}
+
 static dw_status add_job(cli_jobs *all, const dw_shape *shape, const dw_variant *variant, dw_error *error) {
+  if (is_there(all, shape, variant)) return DW_OK;
   if (all->count == all->capacity) {
     size_t capacity = all->capacity ? 2 * all->capacity : 16;
     cli_job *grown = realloc(all->list, capacity * sizeof *grown);
