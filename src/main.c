@@ -39,7 +39,8 @@ static const char bench_help[] =
 
 static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
-  "all.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
+  "all.\ntrim removes what was used longest ago until the rest fits the limit; what is younger than an hour stays.\n"
+  "explain tells where the kernel for a shape is found, or in which field the nearest entry differs.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
 
 static const char bundle_help[] =
   "A bundle is one file with many cubins: for hosts without a compiler, for fleets, for shipping. dw_bundle_add_file and\n"
@@ -54,7 +55,8 @@ static const cli_command commands[] = {
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
-  {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
+  {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,
+   cli_cache},
   {"bundle", "build|ls|verify|diff|merge|extract [arguments]", "Makes bundles of compiled kernels and looks into them",
    bundle_help, cli_bundle},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},

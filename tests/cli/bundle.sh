@@ -20,6 +20,13 @@ run bundle merge part-1-of-3.dwb part-0-of-3.dwb part-2-of-3.dwb --output merged
 cmp a.dwb merged.dwb && echo "the same bytes"
 run bundle diff a.dwb part-1-of-3.dwb
 
+echo "in front of the cache"
+mkdir shelf
+cp a.dwb merged.dwb shelf
+export DRAFTWOOD_BUNDLES=$PWD/part-2-of-3.dwb:$PWD/nowhere.dwb:$PWD/shelf
+run doctor | sed -n "/^bundle/,\$p"
+unset DRAFTWOOD_BUNDLES
+
 echo "misses"
 cat >misses <<'END'
 {"call":"any","shape":"mla:h=8,t=2,qk=576,v=512,page=64,q=bf16,kv=bf16,target=sm_120,limits=native","target":"sm_120","variant":"family=reference"}
