@@ -61,8 +61,10 @@ size_t dw__bundle_writer_count(const dw__bundle_writer *writer);  // entries
 // Both keep copies. The same request twice is no harm where it led to the same bytes; else DW_BAD_BUNDLE names it.
 dw_status dw__bundle_writer_add(dw__bundle_writer *writer, const dw__entry *entry, const char *target, dw_error *error);
 dw_status dw__bundle_writer_copy(dw__bundle_writer *writer, const dw__bundle *from, size_t i, dw_error *error);
-// seed: of the Ed25519 key to sign with, or NULL. Free with dw__release.
-dw_status dw__bundle_writer_finish(dw__bundle_writer *writer, const unsigned char *seed, char **bytes, size_t *size,
-                                   dw_error *error);
+// Takes the next bytes of the file; 0 or an errno value, which ends it.
+typedef int (*dw__bundle_emit)(void *user, const void *bytes, size_t size);
+// seed: of the Ed25519 key to sign with, or NULL. *size: of the whole.
+dw_status dw__bundle_writer_finish(dw__bundle_writer *writer, const unsigned char *seed, dw__bundle_emit emit, void *user,
+                                   size_t *size, dw_error *error);
 
 #endif

@@ -1,4 +1,5 @@
 // A bundle, written; see bundle.c for the layout.
+#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,7 +205,7 @@ static void put_header(const dw__bundle_writer *writer, const dw__bundle_layout 
   memcpy(bytes + 96, writer->facts.version, sizeof writer->facts.version);
 }
 
-static void put_part(const part *p, char *item, char *bytes) {
+static void put_item(const part *p, char *item) {
   memcpy(item, &p->item, 128);  // four digests
   memcpy(item + 128, p->item.target, sizeof p->item.target);
   dw__put(item + 144, p->metadata_offset, 8);
@@ -212,8 +213,6 @@ static void put_part(const part *p, char *item, char *bytes) {
   dw__put(item + 160, p->packed_offset, 8);
   dw__put(item + 168, p->item.packed_size, 8);
   dw__put(item + 176, p->item.cubin_size, 8);
-  memcpy(bytes + p->metadata_offset, p->metadata, p->item.metadata_size);
-  memcpy(bytes + p->packed_offset, p->packed, p->item.packed_size);
 }
 
 static void sign(char *bytes, const dw__bundle_layout *at, const unsigned char *seed) {
@@ -225,22 +224,44 @@ static void sign(char *bytes, const dw__bundle_layout *at, const unsigned char *
   sodium_memzero(secret, sizeof secret);
 }
 
-dw_status dw__bundle_writer_finish(dw__bundle_writer *writer, const unsigned char *seed, char **bytes, size_t *size,
-                                   dw_error *error) {
+// Header, index and signature.
+static char *make_head(const dw__bundle_writer *writer, const dw__bundle_layout *at, const unsigned char *seed) {
+  char *head = dw__calloc(1, at->metadata);
+  if (!head) return NULL;
+  put_header(writer, at, head);
+  for (size_t i = 0; i < at->count; i++) put_item(&writer->parts[i], head + DW__BUNDLE_HEADER + i * DW__BUNDLE_ITEM);
+  dw__digest digest = dw__bundle_digest(head, at);
+  memcpy(head + DW__BUNDLE_DIGEST, digest.bytes, sizeof digest.bytes);
+  if (seed) sign(head, at, seed);
+  return head;
+}
+
+static int emit_all(const dw__bundle_writer *writer, const dw__bundle_layout *at, const char *head, const uint32_t *order,
+                    dw__bundle_emit emit, void *user) {
+  int why = emit(user, head, at->metadata);
+  for (size_t i = 0; i < at->count && !why; i++) {
+    why = emit(user, writer->parts[i].metadata, writer->parts[i].item.metadata_size);
+  }
+  uint64_t offset = at->packed;
+  for (size_t i = 0; i < at->count && !why; i++) {
+    const part *p = &writer->parts[order[i]];
+    if (p->packed_offset < offset) continue;  // shared, and there already
+    why = emit(user, p->packed, p->item.packed_size);
+    offset += p->item.packed_size;
+  }
+  return why;
+}
+
+dw_status dw__bundle_writer_finish(dw__bundle_writer *writer, const unsigned char *seed, dw__bundle_emit emit, void *user,
+                                   size_t *size, dw_error *error) {
   uint32_t *order = make_order(writer);
-  *bytes = NULL;
   if (!order) return no_memory(error);
   dw__bundle_layout at = place_parts(writer, order);
-  char *made = dw__calloc(1, at.size);
-  if (made) {
-    put_header(writer, &at, made);
-    for (size_t i = 0; i < at.count; i++) put_part(&writer->parts[i], made + DW__BUNDLE_HEADER + i * DW__BUNDLE_ITEM, made);
-    dw__digest digest = dw__bundle_digest(made, &at);
-    memcpy(made + DW__BUNDLE_DIGEST, digest.bytes, sizeof digest.bytes);
-    if (seed) sign(made, &at, seed);
-    *bytes = made;
-    *size = at.size;
-  }
+  char *head = make_head(writer, &at, seed);
+  int why = head ? emit_all(writer, &at, head, order, emit, user) : ENOMEM;
+  dw__release(head);
   dw__release(order);
-  return made ? DW_OK : no_memory(error);
+  *size = at.size;
+  if (why == ENOMEM) return no_memory(error);
+  return why ? dw__fail(error, DW_IO, "bundle", "", "", "it cannot be written: %s", strerror(why)) : DW_OK;
 }

@@ -61,34 +61,34 @@ int cli_bundle_open(const char *path, const unsigned char *public_key, dw__bundl
   return dw__bundle_open_file(path, public_key, bundle, &error) ? cli_error(&error) : CLI_GO_ON;
 }
 
+static int emit(void *user, const void *bytes, size_t size) { return dw__fd_write(*(int *)user, bytes, size); }
+
 // Written aside and renamed, so that nobody finds half a bundle.
-static int write_file(const char *path, const char *bytes, size_t size) {
+static int write_file(dw__bundle_writer *writer, const unsigned char *seed, const char *path, size_t *size) {
+  dw_error error = {0};
   dw__buf aside = {0};
   dw__buf_printf(&aside, "%s.XXXXXX", path);
-  int file = aside.failed ? -1 : mkostemp(aside.data, O_CLOEXEC);
+  int file = aside.failed ? -1 : mkostemp(aside.data, O_CLOEXEC), why = 0;
   mode_t mask = umask(0);
   umask(mask);
-  int why = file < 0 ? errno : dw__fd_write(file, bytes, size);
+  if (file < 0) why = errno;
+  else if (dw__bundle_writer_finish(writer, seed, emit, &file, size, &error)) why = EIO;
   if (!why && (fchmod(file, 0644 & ~mask) || fsync(file))) why = errno;
   if (file >= 0 && close(file) && !why) why = errno;
   if (!why && rename(aside.data, path)) why = errno;
   if (why && file >= 0) unlink(aside.data);
   dw__buf_free(&aside);
   if (!why) return CLI_GO_ON;
+  if (error.status) return cli_error(&error);
   fprintf(stderr, "draftwood: bundle: found %s: it cannot be written: %s\n", path, strerror(why));
   return CLI_WRONG;
 }
 
 int cli_bundle_write(dw__bundle_writer *writer, const char *sign, const char *path, size_t *size) {
-  dw_error error = {0};
   unsigned char seed[DW__BUNDLE_KEY_SIZE];
-  char *bytes;
   int code = sign ? cli_bundle_key("sign", sign, true, seed) : CLI_GO_ON;
-  if (code != CLI_GO_ON) return code;
-  if (dw__bundle_writer_finish(writer, sign ? seed : NULL, &bytes, size, &error)) code = cli_error(&error);
+  if (code == CLI_GO_ON) code = write_file(writer, sign ? seed : NULL, path, size);
   sodium_memzero(seed, sizeof seed);
-  if (code == CLI_GO_ON) code = write_file(path, bytes, *size);
-  dw__release(bytes);
   return code;
 }
 

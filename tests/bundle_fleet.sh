@@ -6,6 +6,7 @@
 #   mpirun           the same, started by mpirun
 #   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, nothing that can be written,
 #                    another user, no network
+#   network          the library has no function of one
 #   strace           with a complete bundle, no file is opened for writing or made, and no compiler is looked for
 set -euo pipefail
 draftwood=$(realpath "$1")
@@ -105,5 +106,10 @@ strace)
   grep -c whole.dwb calls
   ;;
 
-*) fail "allowed mpi, pmi, slurm, mpirun, chroot or strace" ;;
+network)  # none of the library's code knows of one
+  if nm -D --undefined-only "$(dirname "$draftwood")/libdraftwood.so" | grep -wE 'socket|connect|bind|listen|getaddrinfo|gethostbyname|send|recv'
+  then fail "the library can use a network"; fi
+  ;;
+
+*) fail "allowed mpi, pmi, slurm, mpirun, chroot, strace or network" ;;
 esac

@@ -1,5 +1,6 @@
 // Bundles: bytes that depend on content alone, a reader that trusts no byte, signatures, size and speed, and contexts that run from
 // a bundle with no compiler and no directory. Cases of the list of reports have its names (O_c..).
+#include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <setjmp.h>
@@ -40,6 +41,21 @@ static void make_entry(int i, size_t size, char metadata[64], unsigned char *cub
   *entry = (dw__entry){digest_of(request), digest_of(build), metadata, cubin, size};
 }
 
+static int append(void *user, const void *bytes, size_t size) {
+  dw__buf *buf = user;
+  dw__buf_append(buf, bytes, size);
+  return buf->failed ? ENOMEM : 0;
+}
+
+static dw_status finish(dw__bundle_writer *writer, const unsigned char *seed, char **bytes, size_t *size, dw_error *error) {
+  dw__buf buf = {0};
+  dw_status status = dw__bundle_writer_finish(writer, seed, append, &buf, size, error);
+  if (!status) assert_int_equal(buf.size, *size);
+  if (status) dw__buf_free(&buf);
+  *bytes = buf.data;
+  return status;
+}
+
 static void add_entry(dw__bundle_writer *writer, int i, size_t size) {
   char metadata[64];
   unsigned char *cubin = malloc(size);
@@ -54,7 +70,7 @@ static char *make_bundle(int count, int step, size_t cubin_size, const unsigned 
   char *bytes;
   dw__bundle_writer *writer = dw__bundle_writer_create(&facts);
   for (int i = 0; i < count; i++) add_entry(writer, i * step % count, cubin_size);
-  assert_int_equal(dw__bundle_writer_finish(writer, seed, &bytes, size, NULL), DW_OK);
+  assert_int_equal(finish(writer, seed, &bytes, size, NULL), DW_OK);
   dw__bundle_writer_free(writer);
   return bytes;
 }
@@ -159,7 +175,7 @@ static void parts_make_the_whole(void **state) {
     for (int i = shard; i < 9; i += 3) add_entry(part, i, 400);
     add_entry(part, 0, 400);  // twice is no harm
     char *bytes;
-    assert_int_equal(dw__bundle_writer_finish(part, NULL, &bytes, &part_size, NULL), DW_OK);
+    assert_int_equal(finish(part, NULL, &bytes, &part_size, NULL), DW_OK);
     dw__bundle *bundle = open_memory(bytes, part_size);
     for (size_t i = 0; i < dw__bundle_count(bundle); i++)
       assert_int_equal(dw__bundle_writer_copy(writer, bundle, i, NULL), DW_OK);
@@ -167,7 +183,7 @@ static void parts_make_the_whole(void **state) {
     dw__release(bytes);
     dw__bundle_writer_free(part);
   }
-  assert_int_equal(dw__bundle_writer_finish(writer, NULL, &merged, &merged_size, NULL), DW_OK);
+  assert_int_equal(finish(writer, NULL, &merged, &merged_size, NULL), DW_OK);
   assert_int_equal(merged_size, size);
   assert_memory_equal(merged, whole, size);
   dw__bundle_writer_free(writer);
@@ -195,6 +211,28 @@ static void conflicts_are_named(void **state) {
   assert_non_null(strstr(error.message, "different builds"));
   assert_int_equal(dw__bundle_writer_count(writer), 1);
   dw_error_clear(&error);
+  dw__bundle_writer_free(writer);
+}
+
+static int full_disk(void *user, const void *bytes, size_t size) {
+  (void)bytes, (void)size;
+  return --*(int *)user ? 0 : ENOSPC;
+}
+
+static void a_full_disk_is_an_error(void **state) {
+  (void)state;
+  dw_error error = {0};
+  size_t size;
+  dw__bundle_writer *writer = dw__bundle_writer_create(&facts);
+  for (int i = 0; i < 3; i++) add_entry(writer, i, 100);
+  for (int room = 1; room <= 6; room++) {  // head, three records, two cubins
+    int left = room;
+    assert_int_equal(dw__bundle_writer_finish(writer, NULL, full_disk, &left, &size, &error), DW_IO);
+    assert_non_null(strstr(error.message, strerror(ENOSPC)));
+    dw_error_clear(&error);
+  }
+  int left = 7;
+  assert_int_equal(dw__bundle_writer_finish(writer, NULL, full_disk, &left, &size, NULL), DW_OK);
   dw__bundle_writer_free(writer);
 }
 
@@ -425,7 +463,7 @@ static void every_allocation_may_fail(void **state) {
     if (!status && !writer) status = DW_OUT_OF_MEMORY;
     if (!status) status = dw__bundle_writer_copy(writer, bundle, 0, NULL);
     if (!status) status = dw__bundle_writer_add(writer, &entry, "sm_90", NULL);
-    if (!status) status = dw__bundle_writer_finish(writer, NULL, &made, &made_size, NULL);
+    if (!status) status = finish(writer, NULL, &made, &made_size, NULL);
     dw__alloc_fail_after(0);
     dw__release(made);
     dw__entry_free(&entry);
@@ -547,7 +585,7 @@ static char *bundle_of_widths(const int *widths, int count, const dw__bundle_fac
     dw__entry_free(&entry);
     dw_cubin_free(cubin);
   }
-  assert_int_equal(dw__bundle_writer_finish(writer, NULL, &bytes, size, NULL), DW_OK);
+  assert_int_equal(finish(writer, NULL, &bytes, size, NULL), DW_OK);
   dw__bundle_writer_free(writer);
   dw_ctx_destroy(ctx);
   dw__release((void *)fake_nvrtc.cubin);
@@ -583,6 +621,23 @@ static void O_c01_a_context_runs_from_a_bundle_alone(void **state) {
   dw_error_clear(&error);
   dw_ctx_destroy(ctx);
   dw__release(data);
+  dw__release(bytes);
+}
+
+static void O_c26_a_first_request_takes_milliseconds(void **state) {
+  (void)state;
+  size_t size;
+  char *bytes = bundle_of_widths(two_widths, 2, NULL, &size);
+  dw_cubin *cubin;
+  dw_ctx *ctx = bare_ctx();
+  assert_int_equal(dw_bundle_add_memory(ctx, bytes, size, NULL, NULL), DW_OK);
+  double start = dw__seconds();
+  assert_int_equal(build(ctx, 2, &cubin, NULL), DW_OK);
+  double took = dw__seconds() - start;
+  print_message("first request: %.2f ms\n", took * 1e3);
+  assert_true(took < 3 * 50e-3);
+  dw_cubin_free(cubin);
+  dw_ctx_destroy(ctx);
   dw__release(bytes);
 }
 
@@ -736,6 +791,7 @@ int main(void) {
     TEST(any_alignment_will_do),
     TEST(parts_make_the_whole),
     TEST(conflicts_are_named),
+    TEST(a_full_disk_is_an_error),
     TEST(what_cannot_be_stored_is_refused),
     TEST(truncation_at_every_offset),
     TEST(every_bit_flipped),
@@ -747,6 +803,7 @@ int main(void) {
     TEST(every_allocation_may_fail),
     TEST(entries_2000_open_fast_and_small),
     TEST(O_c01_a_context_runs_from_a_bundle_alone),
+    TEST(O_c26_a_first_request_takes_milliseconds),
     TEST(O_c34_strict_contexts_do_not_compile),
     TEST(O_c34_another_version_is_told_of),
     TEST(O_c35_bundles_by_variable_in_order),

@@ -70,22 +70,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   return 0;
 }
 
+static int append(void *user, const void *bytes, size_t size) {
+  dw__buf_append(user, bytes, size);
+  return 0;
+}
+
 void fuzz_seeds(const char *folder) {
   static char cubin[200] = "a cubin", metadata[] = "{\"shape\":\"s\",\"variant\":\"v\"}";
   const dw__bundle_facts facts = {"0.1.0", 1, {{9}}};
   const unsigned char seed[DW__BUNDLE_KEY_SIZE] = {7};  // no secret: it signs nothing but this
   for (int count = 0; count < 4; count++) {
     dw__bundle_writer *writer = dw__bundle_writer_create(&facts);
-    char *bytes, name[16];
+    dw__buf bytes = {0};
+    char name[16];
     size_t size;
     for (int i = 0; i < count; i++) {
       dw__entry entry = {{{(unsigned char)(40 * i)}}, {{(unsigned char)(i / 2)}}, metadata, cubin, sizeof cubin - (size_t)i};
       FUZZ_CHECK(!dw__bundle_writer_add(writer, &entry, i ? "sm_120f" : "sm_90", NULL));
     }
-    FUZZ_CHECK(!dw__bundle_writer_finish(writer, count == 3 ? seed : NULL, &bytes, &size, NULL));
+    FUZZ_CHECK(!dw__bundle_writer_finish(writer, count == 3 ? seed : NULL, append, &bytes, &size, NULL) && !bytes.failed);
     snprintf(name, sizeof name, "seed%d", count);
-    fuzz_write_seed(folder, name, bytes, size);
-    dw__release(bytes);
+    fuzz_write_seed(folder, name, bytes.data, bytes.size);
+    dw__buf_free(&bytes);
     dw__bundle_writer_free(writer);
   }
 }
