@@ -190,11 +190,11 @@ void cli_jobs_free(cli_jobs *all) {
 
 // What starts a process of many, and where it says which one this is. A Slurm array's numbers may begin anywhere.
 static const struct {
-  const char *number, *count, *first;
+  const char *number, *count, *first, *step;
 } starters[] = {
-  {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"},
-  {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL},
-  {"PMI_RANK", "PMI_SIZE", NULL},
+  {"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP"},
+  {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL, NULL},
+  {"PMI_RANK", "PMI_SIZE", NULL, NULL},
 };
 
 static bool variable(const char *name, int *value) {
@@ -208,11 +208,12 @@ static bool variable(const char *name, int *value) {
 
 static int shard_of_starter(cli_shard *shard) {
   for (size_t i = 0; i < DW__COUNT(starters); i++) {
-    int number, count, first = 0;
+    int number, count, first = 0, step = 1;
     if (!getenv(starters[i].number)) continue;
     bool known = variable(starters[i].number, &number) && variable(starters[i].count, &count);
     if (known && starters[i].first && getenv(starters[i].first)) known = variable(starters[i].first, &first);
-    number -= first;
+    if (known && starters[i].step && getenv(starters[i].step)) known = variable(starters[i].step, &step);
+    if (known && step > 0) number = (number - first) / step;
     if (!known || number < 0 || number >= count)
       return cli_usage("--shard auto: found %s=%s and %s=%s, allowed a number below a count", starters[i].number,
                        getenv(starters[i].number), starters[i].count,

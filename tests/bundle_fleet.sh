@@ -7,6 +7,8 @@
 #   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, nothing that can be written,
 #                    another user, no network
 #   network          the library has no function of one
+#   nfs              a bundle that a network filesystem holds, by what statfs says, and nobody may write there
+#   fatbin           fatbins by the toolkit's fatbinary, or an error that names it
 #   strace           with a complete bundle, no file is opened for writing or made, and no compiler is looked for
 set -euo pipefail
 draftwood=$(realpath "$1")
@@ -51,7 +53,7 @@ three_processes() {
 case $way in
 mpi) three_processes OMPI_COMM_WORLD_RANK=% OMPI_COMM_WORLD_SIZE=3 ;;
 pmi) three_processes PMI_RANK=% PMI_SIZE=3 ;;
-slurm) three_processes SLURM_ARRAY_TASK_ID=2% SLURM_ARRAY_TASK_MIN=20 SLURM_ARRAY_TASK_COUNT=3 ;;
+slurm) three_processes SLURM_ARRAY_TASK_ID=2%0 SLURM_ARRAY_TASK_MIN=200 SLURM_ARRAY_TASK_STEP=10 SLURM_ARRAY_TASK_COUNT=3 ;;
 
 mpirun)
   command -v mpirun >/dev/null || skip "mpirun is not installed (openmpi-bin)"
@@ -91,6 +93,52 @@ chroot)
   [ "$before" = "$(cd root && find . -printf '%p %s %T@ %m\n' | sort)" ] || fail "something was written: $(find cache home | head -n 20)"
   ;;
 
+nfs)
+  command -v cc >/dev/null || skip "there is no C compiler for the stand-in"
+  [ "$(id -u)" = 0 ] || skip "only root can hand the folder to nobody else"
+  whole
+  # What statfs says of every file: NFS.
+  cat >nfs.c <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/vfs.h>
+#define STAND_IN(name, type)                                                                  \
+  int name(type file, struct statfs *info) {                                                  \
+    int result = ((int (*)(type, struct statfs *))dlsym(RTLD_NEXT, #name))(file, info);       \
+    if (!result) info->f_type = 0x6969;                                                       \
+    return result;                                                                            \
+  }
+STAND_IN(statfs, const char *)
+STAND_IN(fstatfs, int)
+END
+  cc -shared -fPIC nfs.c -o nfs.so -ldl
+  cp "$draftwood" draftwood
+  mkdir cache && chmod 555 cache
+  before=$(find . -printf '%p %s %T@\n' | sort)
+  nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups env LD_PRELOAD="$folder/nfs.so" HOME=/nonexistent
+    DRAFTWOOD_CACHE_DIR="$folder/cache" DRAFTWOOD_BUNDLES="$folder/whole.dwb" DRAFTWOOD_NVRTC=/nonexistent)
+  lists=$("${nobody[@]}" ./draftwood doctor || true)
+  grep -q 'cache.*nfs' <<<"$lists" || { echo "$lists"; fail "the stand-in is not seen"; }
+  "${nobody[@]}" ./draftwood build "${list[@]}" | grep '6 variants, 0 compiled, 6 from cache' || fail "not all came from the bundle"
+  [ "$before" = "$(find . -printf '%p %s %T@\n' | sort)" ] || fail "something was written"
+  ;;
+
+fatbin)
+  whole
+  code=0
+  CUDA_HOME=/nonexistent PATH=/nonexistent "$draftwood" bundle extract whole.dwb --fatbin none 2>error.txt || code=$?
+  [ $code = 2 ] && grep -q fatbinary error.txt || fail "a missing fatbinary is not told of"
+  [ -z "$(find none -mindepth 1)" ] || fail "something was left behind: $(ls none)"
+  command -v fatbinary >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/fatbinary" ] || skip "fatbinary is not installed"
+  "$draftwood" bundle extract whole.dwb --fatbin out
+  # Four files for three widths and the companions, each with two images.
+  [ "$(find out -name '*.fatbin' | wc -l)" = 4 ] && [ "$(grep -c '"packed_bytes"' out/index.json)" = 8 ] || fail "found $(ls out)"
+  [ "$(find out -mindepth 1 | wc -l)" = 5 ] || fail "something was left behind"
+  for file in out/*.fatbin; do
+    [ "$(head -c 4 "$file" | od -An -tx1 | tr -d ' ')" = 50ed55ba ] || fail "$file is no fatbin"
+  done
+  ;;
+
 strace)
   command -v strace >/dev/null || skip "strace is not installed"
   whole
@@ -111,5 +159,5 @@ network)  # none of the library's code knows of one
   then fail "the library can use a network"; fi
   ;;
 
-*) fail "allowed mpi, pmi, slurm, mpirun, chroot, strace or network" ;;
+*) fail "allowed mpi, pmi, slurm, mpirun, chroot, nfs, fatbin, strace or network" ;;
 esac
