@@ -92,7 +92,8 @@ static dw_ctx *new_ctx_at(const char *cache) {
                         .cache_dir = cache,
                         .template_dir = path_of("templates"),
                         .nvrtc_path = "/nonexistent/libnvrtc.so",
-                        .driver_path = "/nonexistent/libcuda.so"};
+                        .driver_path = "/nonexistent/libcuda.so",
+                        .compile_slots = 8};  // whatever this host has
   assert_int_equal(dw_ctx_create(&options, &ctx, &error), DW_OK);
   return ctx;
 }
