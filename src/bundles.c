@@ -36,6 +36,11 @@ static dw_status check_facts(dw_ctx *ctx, const dw__bundle *bundle, dw_error *er
   return dw__fail(error, DW_BAD_BUNDLE, "bundle", found, allowed, "another version made it: %s", dw__bundle_name(bundle));
 }
 
+static dw_status check_open(dw_ctx *ctx, dw_error *error) {
+  if (!dw__ctx_is_frozen(ctx)) return DW_OK;
+  return dw__fail(error, DW_FROZEN, "bundle", "", "bundles that are added before dw_freeze", "the context is frozen");
+}
+
 static dw_status add(dw_ctx *ctx, dw__bundle *bundle, dw_error *error) {
   dw_status status = check_facts(ctx, bundle, error);
   if (!status) return dw__cache_add_bundle(dw__ctx_cache(ctx), bundle, error);
@@ -46,14 +51,16 @@ static dw_status add(dw_ctx *ctx, dw__bundle *bundle, dw_error *error) {
 dw_status dw_bundle_add_file(dw_ctx *ctx, const char *path, const unsigned char *public_key, dw_error *error) {
   if (!ctx || !path) return dw__no_argument(error, ctx ? "path" : "ctx");
   dw__bundle *bundle;
-  dw_status status = dw__bundle_open_file(path, public_key, &bundle, error);
+  dw_status status = check_open(ctx, error);
+  if (!status) status = dw__bundle_open_file(path, public_key, &bundle, error);
   return status ? status : add(ctx, bundle, error);
 }
 
 dw_status dw_bundle_add_memory(dw_ctx *ctx, const void *data, size_t size, const unsigned char *public_key, dw_error *error) {
   if (!ctx || !data) return dw__no_argument(error, ctx ? "data" : "ctx");
   dw__bundle *bundle;
-  dw_status status = dw__bundle_open_memory(data, size, public_key, &bundle, error);
+  dw_status status = check_open(ctx, error);
+  if (!status) status = dw__bundle_open_memory(data, size, public_key, &bundle, error);
   return status ? status : add(ctx, bundle, error);
 }
 

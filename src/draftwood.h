@@ -244,7 +244,7 @@ DW_API void dw_cubin_free(dw_cubin *cubin);
 //
 // public_key: 32 bytes, the Ed25519 key that has to have signed it, or NULL: whoever can write the file then decides what runs.
 // DW_BAD_BUNDLE: damaged, not signed with this key, or made by another version, with both versions in the error. DW_NOT_FOUND, DW_IO.
-// An entry that proves damaged later is passed over, counted and warned of once. At most 32 bundles a context.
+// An entry that proves damaged later is passed over, counted and warned of once. At most 32 bundles a context, none after dw_freeze.
 //
 // $DRAFTWOOD_BUNDLES adds more when a context is created: files, or folders for the *.dwb in them, parted by colons, without
 // a key. One that cannot be used is a warning.

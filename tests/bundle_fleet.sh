@@ -28,6 +28,12 @@ whole() { DRAFTWOOD_CACHE_DIR=$folder/whole "$draftwood" bundle build "${list[@]
 # Each with a cache of its own, as on machines of their own.
 shard() { DRAFTWOOD_CACHE_DIR=$folder/cache-$1 "$draftwood" bundle build "${list[@]}" --companions --jobs 1 --shard auto --output part-%i.dwb; }
 
+# What each process said of its memory: a third of this is asked for.
+memory_is_bounded() {
+  local mib
+  for mib in $(sed -n 's/.* \([0-9]*\) MiB of memory$/\1/p' "$@"); do [ "$mib" -lt 1200 ] || fail "a worker took $mib MiB"; done
+}
+
 merged_is_whole() {
   whole
   [ "$(ls part-*.dwb | wc -l)" = 3 ] || fail "found $(ls part-*), allowed three parts"
@@ -43,10 +49,12 @@ three_processes() {
     (
       for variable; do export "${variable//%/$i}"; done
       shard $i
-    ) &
+    ) >said-$i &
     pids+=($!)
   done
   for i in "${pids[@]}"; do wait "$i" || fail "a shard failed"; done
+  cat said-*
+  memory_is_bounded said-*
   merged_is_whole
 }
 

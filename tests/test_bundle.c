@@ -767,6 +767,26 @@ static void arguments_are_checked(void **state) {
   dw_ctx_destroy(ctx);
 }
 
+static void frozen_contexts_take_no_more(void **state) {
+  (void)state;
+  size_t size;
+  char *bytes = bundle_of_widths(two_widths, 2, NULL, &size);
+  dw_error error = {0};
+  dw_cubin *cubin;
+  dw_ctx *ctx = bare_ctx();
+  assert_int_equal(dw_bundle_add_memory(ctx, bytes, size, NULL, NULL), DW_OK);
+  assert_int_equal(build(ctx, 2, &cubin, NULL), DW_OK);
+  dw_cubin_free(cubin);
+  assert_int_equal(dw_freeze(ctx, NULL), DW_OK);
+  assert_int_equal(build(ctx, 2, &cubin, NULL), DW_OK);
+  dw_cubin_free(cubin);
+  assert_int_equal(build(ctx, 3, &cubin, NULL), DW_FROZEN);  // in the bundle, but nobody asked in time
+  assert_int_equal(dw_bundle_add_memory(ctx, bytes, size, NULL, &error), DW_FROZEN);
+  dw_error_clear(&error);
+  dw_ctx_destroy(ctx);
+  dw__release(bytes);
+}
+
 static void only_so_many_bundles(void **state) {
   (void)state;
   size_t size;
@@ -809,6 +829,7 @@ int main(void) {
     TEST(O_c35_bundles_by_variable_in_order),
     TEST(a_damaged_entry_is_taken_from_the_next),
     TEST(arguments_are_checked),
+    TEST(frozen_contexts_take_no_more),
     TEST(only_so_many_bundles),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,11 +42,25 @@ echo "signatures"
 head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >key
 head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >other
 run bundle merge merged.dwb --sign key --output signed.dwb | steady
+{
+  echo "-----BEGIN PRIVATE KEY-----"
+  { printf '\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20' && printf "$(sed 's/../\\x&/g' key)"; } | base64
+  echo "-----END PRIVATE KEY-----"
+} >key.pem
+"$draftwood" bundle merge merged.dwb --sign key.pem --output again.dwb >/dev/null
+cmp signed.dwb again.dwb && echo "the same signature by the same key as PEM"
 run bundle merge merged.dwb --sign other --output alien.dwb | steady
 "$draftwood" bundle ls signed.dwb | sed -n 's/^signed by *//p' >public
 run bundle verify signed.dwb --public-key public
 run bundle verify alien.dwb a.dwb --public-key public
 run bundle verify signed.dwb
+{
+  echo "-----BEGIN PUBLIC KEY-----"
+  { printf '\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00' && printf "$(sed 's/../\\x&/g' public)"; } | base64
+  echo "-----END PUBLIC KEY-----"
+} >public.pem
+run bundle verify signed.dwb --public-key public.pem
+run bundle verify signed.dwb --public-key key.pem
 run bundle verify signed.dwb --public-key nothing
 echo "no key" >nothing
 run bundle verify signed.dwb --public-key nothing
@@ -57,6 +71,9 @@ cp a.dwb bad.dwb
 printf '\xff\xff' | dd of=bad.dwb bs=1 seek=$((size - 40)) conv=notrunc status=none
 run bundle verify bad.dwb | steady
 run bundle diff a.dwb bad.dwb 2>&1 | steady
+run bundle verify bad.dwb --json | sed -E 's/entry [0-9a-f]{12}/entry KEY12/'
+run bundle diff a.dwb part-2-of-3.dwb --json
+"$draftwood" bundle ls a.dwb --json | grep -c -e '"request_key"' -e '"signer": ""' -e '"registers"'
 head -c $((size / 2)) a.dwb >half.dwb
 run bundle ls half.dwb
 run bundle ls nowhere.dwb
