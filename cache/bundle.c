@@ -144,7 +144,8 @@ static dw_status check_item(const dw__bundle *bundle, const char *item, const ch
   if (!is_text(item + 128, 16)) return bad(why, "the target of an entry is damaged");
   if (!lies_in(dw__get(item + 144, 8), metadata, bundle->at.metadata, bundle->at.packed) || metadata > DW__METADATA_MOST)
     return bad(why, "the metadata of an entry is out of range");
-  if (!lies_in(dw__get(item + 160, 8), packed, bundle->at.packed, bundle->at.size) || !packed)
+  if (!lies_in(dw__get(item + 160, 8), packed, bundle->at.packed, bundle->at.size) || !packed ||
+      packed > ZSTD_compressBound(DW__CUBIN_MOST))
     return bad(why, "the cubin of an entry is out of range");
   if (!cubin || cubin > DW__CUBIN_MOST) return bad(why, "the size of a cubin is out of range");
   return is_zero(item + 184, 8) ? DW_OK : bad(why, "an entry is damaged");
