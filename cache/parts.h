@@ -8,6 +8,7 @@
 //   locks.c      who compiles what, and how many at once
 //   store.c      cache.h: open, find, publish
 //   walk.c       cache.h: scan, clear, trim
+//   bundle*.c    bundle.h: many entries in one file
 #ifndef DRAFTWOOD_CACHE_PARTS_H
 #define DRAFTWOOD_CACHE_PARTS_H
 
@@ -21,6 +22,17 @@
 #define DW__TEXT_OF_VALUE(value) DW__TEXT_OF(value)
 // A new schema is a new folder, so that two versions never meet in one file.
 #define DW__CACHE_VERSION "v" DW__TEXT_OF_VALUE(DW__CACHE_SCHEMA)
+
+// ---- numbers in files, little-endian ----------------------------------------------------------------------------
+static inline void dw__put(char *at, uint64_t number, int size) {
+  for (int i = 0; i < size; i++) at[i] = (char)(unsigned char)(number >> 8 * i);
+}
+
+static inline uint64_t dw__get(const char *at, int size) {
+  uint64_t number = 0;
+  for (int i = 0; i < size; i++) number |= (uint64_t)(unsigned char)at[i] << 8 * i;
+  return number;
+}
 
 // ---- entry.c --------------------------------------------------------------------------------------------------
 // Larger than any kernel; a size above these is damage, and is refused before memory is asked for.

@@ -58,6 +58,8 @@ struct dw_ctx {
   dw__nvrtc *_Atomic nvrtc;
   dw__driver *_Atomic driver;
 
+  bool no_compile;
+
   pthread_mutex_t building;  // guards flights
   pthread_cond_t landed;
   flight *flights;
@@ -87,6 +89,11 @@ static bool setting(const char *option, const char *variable, char **copy) {
   return *copy != NULL;
 }
 
+static bool is_on(const char *variable) {
+  const char *value = secure_getenv(variable);
+  return value && !strcmp(value, "1");
+}
+
 static dw_status open_cache(const dw_options *options, dw_ctx *ctx, dw_error *error) {
   if (options->compile_slots < 0 || options->compile_slots > 1024) {
     return dw__fail_int(error, DW_BAD_ARGUMENT, "compile_slots", options->compile_slots, "0 to 1024", "0 is the host's own");
@@ -112,6 +119,7 @@ dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *erro
   ctx->log = options.log;
   ctx->log_user = options.log_user;
   ctx->lock_timeout_ms = options.lock_timeout_ms > 0 ? options.lock_timeout_ms : 60000;
+  ctx->no_compile = options.no_compile || is_on("DRAFTWOOD_NO_COMPILE");
   pthread_mutex_init(&ctx->opening, NULL);
   pthread_mutex_init(&ctx->building, NULL);
   pthread_mutex_init(&ctx->loading, NULL);
@@ -127,6 +135,7 @@ dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *erro
     dw_ctx_destroy(ctx);
     return status;
   }
+  dw__bundles_from_environment(ctx);
   *result = ctx;
   return DW_OK;
 }
@@ -164,6 +173,8 @@ void dw_ctx_destroy(dw_ctx *ctx) {
 }
 
 dw__cache *dw__ctx_cache(dw_ctx *ctx) { return ctx->cache; }
+
+void dw__ctx_warn(dw_ctx *ctx, const char *message) { warn(ctx, message); }
 
 bool dw__ctx_is_frozen(const dw_ctx *ctx) { return atomic_load_explicit(&ctx->frozen, memory_order_relaxed); }
 int dw__ctx_lock_timeout_ms(const dw_ctx *ctx) { return ctx->lock_timeout_ms; }
@@ -340,8 +351,9 @@ static json_t *resources_json(const dw_cubin *cubin) {
 }
 
 dw_status dw__metadata_print(const dw_cubin *cubin, const char *shape, const char *variant, char **text, dw_error *error) {
-  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:f, s:o}", "shape", shape, "variant", variant, "target", cubin->target,
-                             "compiler", cubin->compiler, "compile_ms", cubin->compile_ms, "kernels", resources_json(cubin));
+  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:o}", "shape", shape, "variant", variant, "target", cubin->target,
+                             "compiler", cubin->compiler, "kernels", resources_json(cubin));
+  if (object && cubin->compile_ms > 0) json_object_set_new(object, "compile_ms", json_real(cubin->compile_ms));
   char *dump = object ? json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
   json_decref(object);
   *text = dump ? dw__strdup(dump) : NULL;
@@ -558,6 +570,16 @@ static dw_status compile_anew(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request
 
 // ---- obtaining a cubin ----------------------------------------------------------------------------------------
 
+// A host that runs from bundles learns which shape they lack.
+static dw_status name_request(const request *ask, dw_status status, dw_error *error) {
+  char message[sizeof error->message];
+  if (status != DW_NO_COMPILER || !error) return status;
+  memcpy(message, error->message, sizeof message);
+  snprintf(error->message, sizeof error->message, "%.240s is in no cache or bundle, and cannot be compiled: %.340s",
+           ask->shape_text, message);
+  return status;
+}
+
 // The request is new: make its source. Another request may have led to the very same source, so the build key is asked too.
 static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
   char *source = NULL;
@@ -567,7 +589,7 @@ static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error
   dw_status status = generate(ctx, ask, &source, &size, error);
   if (status) return status;
   dw__nvrtc *nvrtc = NULL;
-  status = dw__ctx_nvrtc(ctx, &nvrtc, error);
+  status = name_request(ask, dw__ctx_nvrtc(ctx, &nvrtc, error), error);
   if (!status) {
     dw__options options;
     dw__compile_options(ask->target, &options);
@@ -630,10 +652,18 @@ static dw_status await(dw_ctx *ctx, const request *ask, rights *held, dw__outcom
   }
 }
 
+static dw_status fail_uncompiled(dw_ctx *ctx, const request *ask, dw_error *error) {
+  dw__misses_add(ctx->misses, ask->shape, ask->variant, ask->target);
+  return dw__fail(error, DW_NOT_FOUND, "request", ask->shape_text, "what bundles and cache have",
+                  "this context does not compile (no_compile), and the miss list has it");
+}
+
 // What the cache lacks: compiled once among all processes that want it now, as far as locks can see to that.
 static dw_status obtain(dw_ctx *ctx, const request *ask, dw__patience patience, dw__outcome *outcome, dw_cubin *cubin,
                         dw_error *error) {
   rights held;
+  *outcome = DW__FAILED;
+  if (ctx->no_compile) return fail_uncompiled(ctx, ask, error);
   dw__outcome why = try_rights(ctx, ask, &held);
   dw_status status = DW_NOT_FOUND;
   if (why != DW__COMPILED && patience == DW__TRY) {

@@ -47,7 +47,8 @@ extern "C" {
   X(CANCELLED, "cancelled by the caller")                             \
   X(HOST_EXECUTION, "host execution found a fault")                   \
   X(WRONG_RESULT, "the result differs from the oracle")               \
-  X(INTERNAL, "internal error")
+  X(INTERNAL, "internal error")                                       \
+  X(BAD_BUNDLE, "the bundle cannot be used")
 
 typedef enum dw_status {
 #define X(name, text) DW_##name,
@@ -189,6 +190,8 @@ typedef struct dw_options {
   int compile_slots;  // compiles at once of all processes on this host; 0: $DRAFTWOOD_COMPILE_SLOTS, else one a core, and one a
                       // 512 MiB of memory at most, within the limits of our control group
   int lock_timeout_ms;  // how long to wait for a process that compiles the same, before compiling it too; 0: 60,000
+  int no_compile;       // 1: what neither bundles nor cache have is DW_NOT_FOUND and goes to the miss list; 0: as
+                        // $DRAFTWOOD_NO_COMPILE says (0 or 1)
 } dw_options;
 
 // options may be NULL; an environment variable that is empty counts as not set. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
@@ -236,6 +239,22 @@ typedef struct dw_cubin {
 DW_API dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **cubin,
                                 dw_error *error);
 DW_API void dw_cubin_free(dw_cubin *cubin);
+
+// ---- bundles: cubins made beforehand --------------------------------------------------------------------------
+// A bundle is one file with many cubins (`draftwood bundle build`), or its bytes in memory, e.g. in the host's own binary. It is
+// asked before the cache's directory, the first added first, and is never written. Where it has all that is asked for, neither NVRTC
+// nor a writable directory is touched.
+//
+// public_key: 32 bytes, the Ed25519 key that has to have signed it, or NULL: whoever can write the file then decides what runs.
+// DW_BAD_BUNDLE: damaged, not signed with this key, or made by another version, with both versions in the error. DW_NOT_FOUND, DW_IO.
+// An entry that proves damaged later is passed over, counted and warned of once. At most 32 bundles a context, none after dw_freeze.
+//
+// $DRAFTWOOD_BUNDLES adds more when a context is created: files, or folders for the *.dwb in them, parted by colons, without
+// a key. One that cannot be used is a warning.
+DW_API dw_status dw_bundle_add_file(dw_ctx *ctx, const char *path, const unsigned char *public_key, dw_error *error);
+// The bytes are not copied: they stay the caller's, unchanged until dw_ctx_destroy. Any alignment.
+DW_API dw_status dw_bundle_add_memory(dw_ctx *ctx, const void *data, size_t size, const unsigned char *public_key,
+                                      dw_error *error);
 
 typedef struct dw_stats {
   uint64_t compiles, compile_failures;

@@ -2,6 +2,7 @@
 #ifndef DRAFTWOOD_FLOW_H
 #define DRAFTWOOD_FLOW_H
 
+#include "../cache/bundle.h"
 #include "../cache/cache.h"
 #include "../gen/gen.h"
 #include "../runtime/runtime.h"
@@ -12,6 +13,14 @@ dw__cache *dw__ctx_cache(dw_ctx *ctx);
 dw_status dw__ctx_gen(dw_ctx *ctx, dw__gen **gen, dw_error *error);
 dw_status dw__ctx_nvrtc(dw_ctx *ctx, dw__nvrtc **nvrtc, dw_error *error);
 dw_status dw__ctx_driver(dw_ctx *ctx, dw__driver **driver, dw_error *error);
+
+// Through the context's log, where it has one.
+void dw__ctx_warn(dw_ctx *ctx, const char *message);
+
+// Adds what $DRAFTWOOD_BUNDLES names (src/bundles.c).
+void dw__bundles_from_environment(dw_ctx *ctx);
+// What a bundle made now would say of itself.
+dw_status dw__bundle_facts_here(dw_ctx *ctx, dw__bundle_facts *facts, dw_error *error);
 
 bool dw__ctx_is_frozen(const dw_ctx *ctx);
 

@@ -47,6 +47,13 @@ static const char cache_help[] =
   "all.\ntrim removes what was used longest ago until the rest fits the limit; what is younger than an hour stays.\n"
   "explain tells where the kernel for a shape is found, or in which field the nearest entry differs.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
 
+static const char bundle_help[] =
+  "A bundle is one file with many cubins: for hosts without a compiler, for fleets, for shipping. dw_bundle_add_file and\n"
+  "$DRAFTWOOD_BUNDLES (files or folders, parted by colons) put bundles in front of the cache.\n"
+  "  build    compiles kernels into a bundle      ls       lists its entries      verify   checks each entry, with no GPU\n"
+  "  diff     compares two bundles                merge    joins bundles          extract  writes cubins or fatbins as files\n"
+  "draftwood bundle ACTION --help tells more.";
+
 static const cli_command commands[] = {
   {"gen", "SHAPE [options]", "Prints the CUDA C++ source of a kernel", shape_help, cli_gen},
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
@@ -56,6 +63,8 @@ static const cli_command commands[] = {
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,
    cli_cache},
+  {"bundle", "build|ls|verify|diff|merge|extract [arguments]", "Makes bundles of compiled kernels and looks into them",
+   bundle_help, cli_bundle},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},
   {"version", "", "Prints the version", NULL, cli_version},
 };
