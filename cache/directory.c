@@ -1,7 +1,8 @@
 // Which directory, whether to trust it, and whole files in it.
 //
 // A cubin is code. So every directory from the cache's own down, and every file, must belong to us or to root, must not be
-// writable by others and must not be a symbolic link; what is checked is the open descriptor, never a name. Directories are
+// writable by others and must not be a symbolic link. A shared cache trusts its group: any owner, group-writable, but still not
+// writable by all. What is checked is the open descriptor, never a name. Directories are
 // opened anew for each operation: one that was removed and made again, or a process that forked, is then nothing special.
 #include <dirent.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "parts.h"
@@ -92,7 +94,7 @@ char *dw__directory_choose(const char *directory, dw__fault *fault) {
   return path;
 }
 
-bool dw__directory_probe(const char *root, dw__fault *fault) {
+bool dw__directory_probe(const char *root, bool *remote, dw__fault *fault) {
   char *path = print_path(root, "", "");
   struct stat status;
   int error = path ? 0 : ENOMEM;
@@ -105,25 +107,68 @@ bool dw__directory_probe(const char *root, dw__fault *fault) {
   if (!error && faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS)) error = errno;
   if (!error && !S_ISDIR(status.st_mode)) error = ENOTDIR;
   if (error) fault_system(fault, path ? path : root, error);
+  else *remote = dw__path_is_remote(path);
   dw__release(path);
   return !error;
+}
+
+// ---- filesystems ----------------------------------------------------------------------------------------------
+
+// Numbers as statfs reports them (linux/magic.h, and modules outside of the kernel).
+bool dw__filesystem_is_remote(unsigned long type) {
+  static const unsigned remote[] = {
+    0x6969,      // NFS
+    0x517B,      // SMB
+    0xFE534D42,  // SMB 2
+    0xFF534D42,  // CIFS
+    0x5346414F,  // AFS
+    0x6B414653,  // kAFS
+    0x73757245,  // Coda
+    0x00C36400,  // Ceph
+    0x0BD00BD0,  // Lustre
+    0x47504653,  // GPFS
+    0x19830326,  // BeeGFS
+    0xAAD7AAEA,  // PanFS
+    0x7461636F,  // OCFS2
+    0x01161970,  // GFS2
+    0x01021997,  // 9p
+    0x65735546,  // FUSE: what is behind it cannot be told
+    0x786F4256,  // VirtualBox
+    0xBACBACBC,  // VMware
+    0x564C,      // NCP
+    0x20030528,  // OrangeFS
+  };
+  for (size_t i = 0; i < DW__COUNT(remote); i++) {
+    if ((unsigned)type == remote[i]) return true;
+  }
+  return false;
+}
+
+bool dw__file_is_remote(int fd) {
+  struct statfs system;
+  return fstatfs(fd, &system) || dw__filesystem_is_remote((unsigned long)system.f_type);
+}
+
+bool dw__path_is_remote(const char *path) {
+  struct statfs system;
+  return statfs(path, &system) || dw__filesystem_is_remote((unsigned long)system.f_type);
 }
 
 // ---- directories ----------------------------------------------------------------------------------------------
 
 // The descriptor is what we checked, so a swap of the name behind our back changes nothing.
-static bool is_safe(int fd, mode_t type, const char *path, dw__fault *fault) {
+static bool is_safe(int fd, mode_t type, const char *path, bool shared, dw__fault *fault) {
   struct stat status;
   char text[96];
   if (fstat(fd, &status)) {
     fault_system(fault, path, errno);
   } else if ((status.st_mode & S_IFMT) != type) {
     fault_unsafe(fault, path, type == S_IFDIR ? "is not a directory" : "is not a regular file");
-  } else if (status.st_uid != geteuid() && status.st_uid != 0) {
+  } else if (!shared && status.st_uid != geteuid() && status.st_uid != 0) {
     snprintf(text, sizeof text, "belongs to user %lu, not to user %lu or root", (unsigned long)status.st_uid,
              (unsigned long)geteuid());
     fault_unsafe(fault, path, text);
-  } else if (status.st_mode & (S_IWGRP | S_IWOTH)) {
+  } else if (status.st_mode & (shared ? S_IWOTH : S_IWGRP | S_IWOTH)) {
     snprintf(text, sizeof text, "is writable by others (mode %04o)", (unsigned)(status.st_mode & 07777));
     fault_unsafe(fault, path, text);
   } else {
@@ -147,8 +192,14 @@ static void open_fault(int at, const char *name, const char *path, int error, dw
 // Some filesystems cannot sync a directory, and say so; they do what they can.
 static int sync_file(int fd) { return fsync(fd) && errno != EINVAL && errno != ENOTSUP && errno != EROFS ? errno : 0; }
 
+// A directory of the group: what is made below it is the group's too, whatever the umask says.
+static void make_shared(int fd) {
+  struct stat status;
+  if (!fstat(fd, &status) && status.st_uid == geteuid() && fchmod(fd, 02770)) return;  // it then serves us alone
+}
+
 // One step down. `path` is for messages.
-static int enter(int at, const char *name, const char *path, bool create, dw__fault *fault) {
+static int enter(int at, const char *name, const char *path, bool shared, bool create, dw__fault *fault) {
   int fd = open_directory(at, name);
   if (fd < 0 && errno == ENOENT && create) {
     if (mkdirat(at, name, 0700) && errno != EEXIST) {
@@ -158,10 +209,11 @@ static int enter(int at, const char *name, const char *path, bool create, dw__fa
     }
     if (at != AT_FDCWD) sync_file(at);
     fd = open_directory(at, name);
+    if (fd >= 0 && shared) make_shared(fd);
   }
   if (fd < 0) {
     open_fault(at, name, path, errno, fault);
-  } else if (!is_safe(fd, S_IFDIR, path, fault)) {
+  } else if (!is_safe(fd, S_IFDIR, path, shared, fault)) {
     close(fd);
     fd = -1;
   }
@@ -187,15 +239,16 @@ static bool make_parents(const char *root, dw__fault *fault) {
   return !error;
 }
 
-int dw__directory_open(const char *root, const char *const *parts, bool create, dw__fault *fault) {
-  *fault = (dw__fault){0};
+int dw__directory_open(const dw__root *at, const char *const *parts, bool create, dw__fault *fault) {
+  const char *root = at->path;
+  *fault = (dw__fault){.directory = true};
   if (create && !make_parents(root, fault)) return -1;
-  int fd = enter(AT_FDCWD, root, root, create, fault);
+  int fd = enter(AT_FDCWD, root, root, at->shared, create, fault);
   char path[512];
   int used = snprintf(path, sizeof path, "%s", root);
   for (; fd >= 0 && *parts; parts++) {
     if (used < (int)sizeof path) used += snprintf(path + used, sizeof path - (size_t)used, "/%s", *parts);
-    int next = enter(fd, *parts, path, create, fault);
+    int next = enter(fd, *parts, path, at->shared, create, fault);
     close(fd);
     fd = next;
   }
@@ -204,7 +257,7 @@ int dw__directory_open(const char *root, const char *const *parts, bool create, 
 
 // ---- files ----------------------------------------------------------------------------------------------------
 
-bool dw__directory_read(int directory, const char *name, size_t most, char **bytes, size_t *size, dw__fault *fault) {
+bool dw__directory_read(int directory, const char *name, bool shared, size_t most, dw__file *file, dw__fault *fault) {
   *fault = (dw__fault){0};
   // NONBLOCK: a FIFO of that name must not hold us.
   int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -213,8 +266,11 @@ bool dw__directory_read(int directory, const char *name, size_t most, char **byt
     return false;
   }
   int error = 0;
-  bool safe = is_safe(fd, S_IFREG, name, fault);
-  if (safe) error = dw__fd_read(fd, most, bytes, size);
+  struct stat status = {0};
+  bool safe = is_safe(fd, S_IFREG, name, shared, fault);
+  if (safe) error = dw__fd_read(fd, most, &file->bytes, &file->size);
+  if (safe && !error && fstat(fd, &status)) dw__release(file->bytes), error = errno;
+  file->modified = status.st_mtime;
   if (error) fault_system(fault, name, error);
   close(fd);
   return safe && !error;
@@ -227,13 +283,15 @@ static bool random_name(char name[65]) {
   return true;
 }
 
-bool dw__directory_write(int temporary, int directory, const char *name, const char *bytes, size_t size, dw__fault *fault) {
+bool dw__directory_write(int temporary, int directory, const char *name, bool shared, const char *bytes, size_t size,
+                         dw__fault *fault) {
   char aside[65];
   *fault = (dw__fault){0};
   int fd = random_name(aside) ? openat(temporary, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
   int error = fd < 0 ? errno : 0;
   if (!error) {
     error = dw__fd_write(fd, bytes, size);
+    if (!error && shared && fchmod(fd, 0640)) error = errno;
     if (!error) error = sync_file(fd);
     if (close(fd) && !error) error = errno;  // network filesystems report a full disk here
     if (!error && renameat(temporary, aside, directory, name)) error = errno;
@@ -245,6 +303,49 @@ bool dw__directory_write(int temporary, int directory, const char *name, const c
     if (fault->kind == DW__FAULT_ABSENT) fault->kind = DW__FAULT_SYSTEM;
   }
   return !error;
+}
+
+int dw__directory_lock_file(int directory, const char *name, bool shared, dw__fault *fault) {
+  *fault = (dw__fault){0};
+  int fd = openat(directory, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
+  struct stat status;
+  if (fd < 0) {
+    open_fault(directory, name, name, errno, fault);
+    return -1;
+  }
+  // The umask may have taken the group's right to lock.
+  bool ours = shared && !fstat(fd, &status) && status.st_uid == geteuid() && (status.st_mode & 0777) != 0660;
+  if ((ours && fchmod(fd, 0660)) || !is_safe(fd, S_IFREG, name, shared, fault)) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+// ---- v1/<kind>/<first two digits of the key>/<key> ------------------------------------------------------------
+
+int dw__shard_open(const dw__root *root, const char *kind, const char *name, bool create, dw__fault *fault) {
+  const char shard[3] = {name[0], name[1], 0};
+  const char *const parts[] = {DW__CACHE_VERSION, kind, shard, NULL};
+  return dw__directory_open(root, parts, create, fault);
+}
+
+bool dw__tree_read(const dw__root *root, const char *kind, const char *name, size_t most, dw__file *file, dw__fault *fault) {
+  int shard = dw__shard_open(root, kind, name, false, fault);
+  bool read = shard >= 0 && dw__directory_read(shard, name, root->shared, most, file, fault);
+  if (shard >= 0) close(shard);
+  return read;
+}
+
+bool dw__tree_write(const dw__root *root, const char *kind, const char *name, const char *bytes, size_t size,
+                    dw__fault *fault) {
+  static const char *const tmp[] = {DW__CACHE_VERSION, "tmp", NULL};
+  int temporary = dw__directory_open(root, tmp, true, fault);
+  int shard = temporary < 0 ? -1 : dw__shard_open(root, kind, name, true, fault);
+  bool written = shard >= 0 && dw__directory_write(temporary, shard, name, root->shared, bytes, size, fault);
+  if (shard >= 0) close(shard);
+  if (temporary >= 0) close(temporary);
+  return written;
 }
 
 // ---- listing --------------------------------------------------------------------------------------------------

@@ -9,8 +9,14 @@
 //            56  cubin size, u64            80  XXH3-128 of all before, canonical
 //            64  packed size, u64           96
 //            72  metadata (JSON, no closing 0)
-//             .  cubin, one zstd frame
-//             .  XXH3-128 of all before, canonical
+//             .  cubin, one zstd frame       failure   0  "DWFAIL!\n"
+//             .  XXH3-128 of all before                8  schema, u32
+//                                                     12  zero, u32
+//                                                     16  build key, 32
+//                                                     48  time, i64: seconds since 1970
+//                                                     56  seconds it is believed, i64
+//                                                     64  text, no closing 0
+//                                                      .  XXH3-128 of all before
 //
 // The checksum finds damage; it is no protection against malice. That is what the checks in directory.c are for.
 #include <string.h>
@@ -22,26 +28,17 @@
 
 #define ENTRY_MAGIC "DWENTRY\n"
 #define MANIFEST_MAGIC "DWBUILD\n"
-enum { PREFIX_SIZE = 16, HEADER_SIZE = 72, CHECKSUM_SIZE = 16, ZSTD_LEVEL = 9 };
+#define FAILURE_MAGIC "DWFAIL!\n"
+enum { FAILURE_HEADER_SIZE = 64, HEADER_SIZE = 72, CHECKSUM_SIZE = 16, ZSTD_LEVEL = 9 };
 
 _Static_assert(sizeof(XXH128_canonical_t) == CHECKSUM_SIZE, "XXH3-128 has 16 bytes");
-
-static void put(char *at, uint64_t number, int size) {
-  for (int i = 0; i < size; i++) at[i] = (char)(unsigned char)(number >> 8 * i);
-}
-
-static uint64_t get(const char *at, int size) {
-  uint64_t number = 0;
-  for (int i = 0; i < size; i++) number |= (uint64_t)(unsigned char)at[i] << 8 * i;
-  return number;
-}
 
 // ---- what both files share ------------------------------------------------------------------------------------
 
 static void put_prefix(char *bytes, const char *magic) {
   memcpy(bytes, magic, 8);
-  put(bytes + 8, DW__CACHE_SCHEMA, 4);
-  put(bytes + 12, 0, 4);
+  dw__put(bytes + 8, DW__CACHE_SCHEMA, 4);
+  dw__put(bytes + 12, 0, 4);
 }
 
 static void put_checksum(char *bytes, size_t size) {
@@ -53,7 +50,7 @@ static void put_checksum(char *bytes, size_t size) {
 static const char *refuse_prefix(const char *bytes, size_t size, const char *magic, size_t least) {
   if (size < least) return "too short";
   if (memcmp(bytes, magic, 8)) return "not a file of this cache";
-  if (get(bytes + 8, 4) != DW__CACHE_SCHEMA || get(bytes + 12, 4)) return "of another schema";
+  if (dw__get(bytes + 8, 4) != DW__CACHE_SCHEMA || dw__get(bytes + 12, 4)) return "of another schema";
   return NULL;
 }
 
@@ -83,6 +80,41 @@ const char *dw__manifest_unpack(const char *bytes, size_t size, const dw__digest
   return damaged;
 }
 
+// ---- failure --------------------------------------------------------------------------------------------------
+
+dw_status dw__failure_pack(const dw__digest *build, int64_t time, int64_t seconds, const char *text, char **bytes,
+                           size_t *size) {
+  size_t length = strnlen(text, DW__FAILURE_MOST);
+  *size = FAILURE_HEADER_SIZE + length + CHECKSUM_SIZE;
+  char *made = *bytes = dw__alloc(*size);
+  if (!made) return DW_OUT_OF_MEMORY;
+  put_prefix(made, FAILURE_MAGIC);
+  memcpy(made + 16, build->bytes, 32);
+  dw__put(made + 48, (uint64_t)time, 8);
+  dw__put(made + 56, (uint64_t)seconds, 8);
+  memcpy(made + FAILURE_HEADER_SIZE, text, length);
+  put_checksum(made, FAILURE_HEADER_SIZE + length);
+  return DW_OK;
+}
+
+// A time that lies ahead was written by a clock that has been set back since: not believed either.
+static bool is_over(int64_t time, int64_t seconds, int64_t now) {
+  const int64_t most = (int64_t)1 << 40;
+  bool sound = time >= 0 && time < most && seconds >= 0 && seconds < most;
+  return !sound || now < time || now - time >= seconds;
+}
+
+const char *dw__failure_unpack(char *bytes, size_t size, const dw__digest *build, int64_t now, const char **text) {
+  const char *damaged = refuse_prefix(bytes, size, FAILURE_MAGIC, FAILURE_HEADER_SIZE + CHECKSUM_SIZE);
+  *text = NULL;
+  if (!damaged) damaged = refuse_checksum(bytes, size);
+  if (!damaged && memcmp(bytes + 16, build->bytes, 32)) damaged = "holds another key than its name says";
+  if (damaged || is_over((int64_t)dw__get(bytes + 48, 8), (int64_t)dw__get(bytes + 56, 8), now)) return damaged;
+  bytes[size - CHECKSUM_SIZE] = 0;
+  *text = bytes + FAILURE_HEADER_SIZE;
+  return NULL;
+}
+
 // ---- entry ----------------------------------------------------------------------------------------------------
 
 size_t dw__entry_file_most(void) {
@@ -110,9 +142,9 @@ dw_status dw__entry_pack(const dw__entry *entry, char **bytes, size_t *size) {
   }
   put_prefix(made, ENTRY_MAGIC);
   memcpy(made + 16, entry->build.bytes, 32);
-  put(made + 48, metadata_size, 8);
-  put(made + 56, entry->cubin_size, 8);
-  put(made + 64, packed_size, 8);
+  dw__put(made + 48, metadata_size, 8);
+  dw__put(made + 56, entry->cubin_size, 8);
+  dw__put(made + 64, packed_size, 8);
   memcpy(made + HEADER_SIZE, metadata, metadata_size);
   put_checksum(made, HEADER_SIZE + metadata_size + packed_size);
   *bytes = made;
@@ -129,7 +161,7 @@ typedef struct layout {
 static const char *read_layout(const char *bytes, size_t size, const dw__digest *build, layout *parts) {
   const char *damaged = refuse_prefix(bytes, size, ENTRY_MAGIC, HEADER_SIZE + CHECKSUM_SIZE);
   if (damaged) return damaged;
-  uint64_t metadata_size = get(bytes + 48, 8), cubin_size = get(bytes + 56, 8), packed_size = get(bytes + 64, 8);
+  uint64_t metadata_size = dw__get(bytes + 48, 8), cubin_size = dw__get(bytes + 56, 8), packed_size = dw__get(bytes + 64, 8);
   if (metadata_size > DW__METADATA_MOST) return "metadata size out of range";
   if (cubin_size == 0 || cubin_size > DW__CUBIN_MOST) return "cubin size out of range";
   if (packed_size > size) return "packed size out of range";

@@ -168,6 +168,12 @@ dw_status dw__driver_current(dw__driver *driver, dw__device *device, void **cu_c
   return read_device(driver, handle, device, error);
 }
 
+void *dw__driver_context(const dw__driver *driver) {
+  void *context = NULL;
+  bool ready = atomic_load_explicit(&driver->ready, memory_order_acquire);
+  return ready && driver->table.cuCtxGetCurrent(&context) == DW__CU_SUCCESS ? context : NULL;
+}
+
 // ---- launch: nothing below allocates, locks or waits ----------------------------------------------------------
 
 static unsigned fill_attributes(const dw__launch *launch, dw__cu_attribute attributes[2]) {

@@ -64,6 +64,9 @@ dw_status dw__driver_device(dw__driver *driver, int ordinal, dw__device *device,
 // Device of the CUDA context that is current in this thread; DW_DRIVER if there is none. *cu_context identifies it.
 dw_status dw__driver_current(dw__driver *driver, dw__device *device, void **cu_context, dw_error *error);
 
+// The context alone: one call of the driver, with no lock and no memory of ours. NULL: none, or not yet asked for a device.
+void *dw__driver_context(const dw__driver *driver);
+
 // Does a device of compute capability cc run machine code for arch? Binary compatibility: within a major version, on the same or
 // a later minor one; that of an `a` target (specific) on that very device only. (An `f` target's cubin looks like a base one; its
 // family lies within these rules for 12.x.)

@@ -170,6 +170,22 @@ static bool bad_window(const spoiler *s) {
   return true;
 }
 
+// Arrays that are shorter than the call, by one entry or as if they had been made for less.
+static bool few(const spoiler *s, int64_t *count, int64_t need) {
+  *count = need > 1 && below(s, 2) ? need - 1 : -1;
+  return true;
+}
+static int64_t rows_of(const spoiler *s) { return s->args->total_q ? s->args->total_q : (int64_t)s->args->batch * width_of(s); }
+static bool few_lengths(const spoiler *s) { return few(s, &s->args->kv_len_count, s->args->batch); }
+static bool few_rows(const spoiler *s) { return s->args->qo_indptr && few(s, &s->args->qo_indptr_count, s->args->batch + 1); }
+static bool few_lists(const spoiler *s) { return !by_table(s) && few(s, &s->args->kv_indptr_count, s->args->batch + 1); }
+static bool few_indices(const spoiler *s) { return !by_table(s) && few(s, &s->args->kv_indices_count, 0); }
+static bool few_slots(const spoiler *s) { return s->args->draft_slots && few(s, &s->args->draft_slots_count, rows_of(s)); }
+static bool few_pages(const spoiler *s) {
+  int64_t stride = dw__or_else(s->args->block_table_stride, s->args->table_columns);
+  return by_table(s) && few(s, &s->args->block_table_count, (s->args->batch - 1) * stride + s->args->table_columns);
+}
+
 // ---- what the kernel was not made for ---------------------------------------------------------------------------
 
 static bool lacks(const spoiler *s, int feature) { return !(s->plan->features & feature); }
@@ -284,6 +300,12 @@ static const way ways[] = {
   {"softmax_scale", "no positive number", bad_scale},
   {"soft_cap", "no number of 0 or more", bad_cap},
   {"window", "negative, or with drafts_elsewhere", bad_window},
+  {"kv_len_count", "too few", few_lengths},
+  {"qo_indptr_count", "too few", few_rows},
+  {"kv_indptr_count", "too few", few_lists},
+  {"kv_indices_count", "negative", few_indices},
+  {"draft_slots_count", "too few", few_slots},
+  {"block_table_count", "too few", few_pages},
   {"draft_slots", "with a block table", slots_with_table},
   {"draft_slots", "with lengths that include the drafts", slots_with_all},
   {"lengths_include_drafts", "with drafts_elsewhere", elsewhere_with_all},

@@ -24,6 +24,7 @@ int cli_gen(const cli_command *self, int argc, char **argv);
 int cli_build(const cli_command *self, int argc, char **argv);
 int cli_verify(const cli_command *self, int argc, char **argv);
 int cli_suite(const cli_command *self, int argc, char **argv);   // verify --suite
+int cli_named(const cli_command *self, int argc, char **argv);   // verify --named
 int cli_random(const cli_command *self, int argc, char **argv);  // verify --random N
 int cli_bench(const cli_command *self, int argc, char **argv);
 // gen, build, verify and bench --companions (src/cli_companions.c, src/cli_companions_bench.c)
@@ -31,8 +32,10 @@ int cli_companions_gen(const cli_command *self, int argc, char **argv);
 int cli_companions_build(const cli_command *self, int argc, char **argv);
 int cli_companions_verify(const cli_command *self, int argc, char **argv);
 int cli_companions_bench(const cli_command *self, int argc, char **argv);
+int cli_layout(const cli_command *self, int argc, char **argv);
 int cli_presets(const cli_command *self, int argc, char **argv);
 int cli_cache(const cli_command *self, int argc, char **argv);
+int cli_bundle(const cli_command *self, int argc, char **argv);
 int cli_doctor(const cli_command *self, int argc, char **argv);
 
 // ---- options (src/cli_options.c) ------------------------------------------------------------------------------
@@ -86,6 +89,67 @@ dw_status cli_variant(const char *text, const dw_shape *shape, const dw_bounds *
 // Replaces one field of a shape, from text: cli_shape_field(&shape, "target", "sm_90", &error).
 dw_status cli_shape_field(dw_shape *shape, const char *field, const char *value, dw_error *error);
 void cli_print_json(const json_t *value);
+
+// ---- lists of kernels to build (src/cli_list.c) ---------------------------------------------------------------
+#define CLI_SHARDS_MAX 100000
+typedef struct cli_shard {
+  int number, count;  // number from 0 to count - 1
+} cli_shard;
+// "i/n", or "auto": what a Slurm array or MPI says of this process. CLI_GO_ON, or what is wrong has been said.
+int cli_shard_read(const char *text, cli_shard *shard);
+
+typedef struct cli_wanted {
+  cli_list widths, pages;
+  const char *targets, *limits, *variant, *shard_text;
+  const char *misses;  // a file of dw_miss_list's lines
+  bool all_variants, all_presets, companions;
+  int batch, kv_len, call, jobs;
+  cli_shard shard;
+} cli_wanted;
+cli_wanted cli_wanted_usual(void);
+#define CLI_WANTED_OPTIONS(want)                                                                                          \
+  {"all-presets", NULL, CLI_FLAG, &want.all_presets, 0, 0, "every preset that a kernel serves, beside the shapes given"}, \
+    {"widths", "T,...", CLI_INTS, &want.widths, 1, 1025, "for these widths (t) instead of the shape's own"},              \
+    {"pages", "N,...", CLI_INTS, &want.pages, 1, 1 << 20, "for these page sizes instead of the shape's own"},             \
+    {"target", "SM,...", CLI_TEXT, &want.targets, 0, 0, "for these targets, e.g. sm_120,sm_90"},                          \
+    {"limits", "LIMITS", CLI_TEXT, &want.limits, 0, 0, "native or sm_120"},                                               \
+    {"variant", "TEXT", CLI_TEXT, &want.variant, 0, 0, "this variant"},                                                   \
+    {"all-variants", NULL, CLI_FLAG, &want.all_variants, 0, 0, "each variant that may serve the shape"},                  \
+    {"batch", "N", CLI_INT, &want.batch, 1, 65535, "most requests, for the rule table's choice (8)"},                     \
+    {"kv-len", "N", CLI_INT, &want.kv_len, 1, 1 << 24, "most tokens a request, for that choice (32768)"},                 \
+    {"call", "any|table", CLI_WORD, &want.call, 0, 0, "what calls have in common, for that choice (any)"},                \
+    {"shard",                                                                                                             \
+     "I/N",                                                                                                               \
+     CLI_TEXT,                                                                                                            \
+     &want.shard_text,                                                                                                    \
+     0,                                                                                                                   \
+     0,                                                                                                                   \
+     "the I-th of N parts of the list, from 0; auto: of a Slurm array or MPI"},                                           \
+  {                                                                                                                       \
+    "jobs", "N", CLI_INT, &want.jobs, 1, 64, "threads (default: one a core)"                                              \
+  }
+
+// One cubin to build, then what came of it.
+typedef struct cli_job {
+  dw_shape shape;
+  dw_variant variant;
+  dw_cubin *cubin;
+  dw_error error;          // of the build or the check
+  dw__comparison checked;  // build --verify
+} cli_job;
+typedef struct cli_jobs {
+  cli_job *list;
+  size_t count, capacity;
+  int companions[16], companion_count;  // targets whose companion kernels are asked for, by the first shard alone
+} cli_jobs;
+// The shard's part of what options and argv[1] to argv[argc - 1] ask for. CLI_GO_ON, or what is wrong has been said.
+int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc, char **argv);
+void cli_jobs_free(cli_jobs *all);
+typedef void (*cli_work)(void *user, cli_job *item);
+// By that many threads; milliseconds that it took.
+double cli_jobs_run(cli_jobs *all, cli_work work, void *user, const char *doing, int threads);
+// Prints each error once; the exit code.
+int cli_jobs_errors(cli_jobs *all);
 
 // ---- checks against the oracle (src/cli_verify.c) -------------------------------------------------------------
 typedef struct cli_problem {

@@ -7,6 +7,11 @@
 #include "../cache/cache.h"
 #include "cli.h"
 
+typedef struct cli_trim {
+  const char *limit;
+  bool dry_run;
+} cli_trim;
+
 // Without a directory there is nothing to look into: the reason is the answer.
 static int no_directory(const char *why) {
   fprintf(stderr, "draftwood: no cache directory: %s\n", why && *why ? why : "none could be found");
@@ -93,13 +98,17 @@ static int stats(dw__cache *cache, bool json) {
   const char *why = NULL, *directory = dw__cache_directory(cache, &why);
   if (dw__cache_scan(cache, false, add, &sum, &error)) return cli_error(&error);
   if (json) {
-    json_t *object = json_pack("{s:s, s:I, s:I, s:I}", "directory", directory, "entries", (json_int_t)sum.entries, "bytes",
-                               (json_int_t)sum.bytes, "damaged", (json_int_t)sum.damaged);
+    json_t *object =
+      json_pack("{s:s, s:b, s:b, s:I, s:I, s:I, s:I}", "directory", directory, "shared", dw__cache_is_shared(cache), "remote",
+                dw__cache_is_remote(cache), "entries", (json_int_t)sum.entries, "bytes", (json_int_t)sum.bytes, "limit",
+                (json_int_t)dw__cache_limit(cache), "damaged", (json_int_t)sum.damaged);
     cli_print_json(object);
     json_decref(object);
   } else {
-    printf("directory  %s\nentries    %" PRIu64 "\nbytes      %" PRIu64 "\ndamaged    %" PRIu64 "\n", directory, sum.entries,
-           sum.bytes, sum.damaged);
+    printf("directory  %s%s%s\n", directory, dw__cache_is_shared(cache) ? ", shared with its group" : "",
+           dw__cache_is_remote(cache) ? ", on a filesystem of several hosts: no locks" : "");
+    printf("entries    %" PRIu64 "\nbytes      %" PRIu64 "\nlimit      %" PRIu64 "\ndamaged    %" PRIu64 "\n", sum.entries,
+           sum.bytes, dw__cache_limit(cache), sum.damaged);
   }
   return sum.damaged ? CLI_WRONG : CLI_DONE;
 }
@@ -112,6 +121,43 @@ static int clear(dw__cache *cache, bool json) {
   if (dw__cache_clear(cache, &removed, &error)) return cli_error(&error);
   printf(json ? "{\"removed\": %" PRIu64 "}\n" : "removed %" PRIu64 " entries\n", removed);
   return CLI_DONE;
+}
+
+// ---- trim -----------------------------------------------------------------------------------------------------
+
+static int trim(dw__cache *cache, const cli_trim *asked, bool json) {
+  dw_error error = {0};
+  dw__trimmed seen;
+  uint64_t limit = dw__cache_limit(cache);
+  if (asked->limit && !dw__size_parse(asked->limit, &limit))
+    return cli_usage("cache trim: --limit: found \"%s\", allowed bytes, as 1000000 or 512M", asked->limit);
+  if (dw__cache_trim(cache, limit, asked->dry_run, &seen, &error)) return cli_error(&error);
+  printf(json ? "{\"removed\": %" PRIu64 ", \"removed_bytes\": %" PRIu64 ", \"kept\": %" PRIu64 ", \"kept_bytes\": %" PRIu64
+                "}\n"
+              : "removed    %" PRIu64 " entries, %" PRIu64 " bytes\nkept       %" PRIu64 " entries, %" PRIu64 " bytes\n",
+         seen.removed, seen.removed_bytes, seen.kept, seen.kept_bytes);
+  if (!json && asked->dry_run) printf("nothing was changed\n");
+  if (!json && seen.kept_bytes > limit) printf("what is younger than an hour stays\n");
+  return CLI_DONE;
+}
+
+// ---- explain --------------------------------------------------------------------------------------------------
+
+static int explain(const char *shape_text, const char *variant_text) {
+  dw_error error = {0};
+  dw_ctx *ctx;
+  dw_shape shape;
+  dw_variant variant;
+  char *text = NULL;
+  int code = cli_open(&ctx);
+  if (code != CLI_GO_ON) return code;
+  dw_status status = dw_shape_parse(shape_text, &shape, &error);
+  if (!status && variant_text) status = cli_variant(variant_text, &shape, NULL, &variant, &error);
+  if (!status) status = dw_explain(ctx, &shape, variant_text ? &variant : NULL, &text, &error);
+  if (!status) fputs(text, stdout);
+  dw_free(text);
+  dw_ctx_destroy(ctx);
+  return status ? cli_error(&error) : CLI_DONE;
 }
 
 // ---- inspect --------------------------------------------------------------------------------------------------
@@ -169,37 +215,49 @@ static int inspect(dw__cache *cache, const char *key, bool json) {
 
 // ---- the command ----------------------------------------------------------------------------------------------
 
-static int act(dw__cache *cache, const char *action, const char *key, bool json) {
+static int act(dw__cache *cache, const char *action, const char *key, const cli_trim *trimming, bool json) {
   const char *why = NULL;
   if (!dw__cache_directory(cache, &why)) return no_directory(why);
   if (strcmp(action, "ls") == 0) return list(cache, json);
   if (strcmp(action, "stats") == 0) return stats(cache, json);
   if (strcmp(action, "clear") == 0) return clear(cache, json);
+  if (strcmp(action, "trim") == 0) return trim(cache, trimming, json);
   return inspect(cache, key, json);
 }
 
 static void silent(void *user, const char *message) { (void)user, (void)message; }
 
+#define ACTIONS "ls, stats, trim, clear, inspect KEY or explain SHAPE"
+
 int cli_cache(const cli_command *self, int argc, char **argv) {
-  static const char *const actions[] = {"ls", "stats", "clear", "inspect"};
+  static const char *const actions[] = {"ls", "stats", "trim", "clear", "inspect", "explain"};
   bool json = false;
-  const cli_option options[] = {{"json", NULL, CLI_FLAG, &json, 0, 0, "print JSON"}};
+  const char *variant = NULL;
+  cli_trim trimming = {0};
+  const cli_option options[] = {
+    {"json", NULL, CLI_FLAG, &json, 0, 0, "print JSON (not explain)"},
+    {"limit", "SIZE", CLI_TEXT, &trimming.limit, 0, 0,
+     "trim: bytes to keep, as 200M (default: $DRAFTWOOD_CACHE_LIMIT, else 512M)"},
+    {"dry-run", NULL, CLI_FLAG, &trimming.dry_run, 0, 0, "trim: say what would be removed, and remove nothing"},
+    {"variant", "TEXT", CLI_TEXT, &variant, 0, 0, "explain: the variant (default: the rule table's choice)"},
+  };
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
   if (code != CLI_GO_ON) return code;
-  if (argc < 2) return cli_usage("cache: found nothing, allowed ls, stats, clear or inspect KEY");
+  if (argc < 2) return cli_usage("cache: found nothing, allowed " ACTIONS);
   size_t action = 0;
   while (action < DW__COUNT(actions) && strcmp(argv[1], actions[action]) != 0) action++;
   if (action == DW__COUNT(actions)) {
     const char *nearest = cli_nearest(argv[1], actions, DW__COUNT(actions));
-    return cli_usage("cache: found \"%s\", allowed ls, stats, clear or inspect KEY%s%s%s", argv[1],
-                     nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    return cli_usage("cache: found \"%s\", allowed " ACTIONS "%s%s%s", argv[1], nearest ? "; did you mean " : "",
+                     nearest ? nearest : "", nearest ? "?" : "");
   }
-  int wanted = strcmp(argv[1], "inspect") == 0 ? 3 : 2;
+  int wanted = action >= 4 ? 3 : 2;
   if (argc != wanted) return cli_usage("cache %s: found %d arguments, allowed %d", argv[1], argc - 2, wanted - 2);
+  if (strcmp(argv[1], "explain") == 0) return explain(argv[2], variant);
   dw_error error = {0};
   dw__cache *cache;
   if (dw__cache_open(NULL, silent, NULL, &cache, &error)) return cli_error(&error);
-  code = act(cache, argv[1], wanted == 3 ? argv[2] : NULL, json);
+  code = act(cache, argv[1], wanted == 3 ? argv[2] : NULL, &trimming, json);
   dw__cache_close(cache);
   return code;
 }

@@ -185,7 +185,19 @@ static bool is_needed(const json_t *found) {
   return false;
 }
 
-static void silent(void *user, dw_log_level level, const char *message) { (void)user, (void)level, (void)message; }
+// What a context says when it is made, most of it known better from its parts. Bundles that are left out are not.
+static void note(void *user, dw_log_level level, const char *message) {
+  if (level == DW_LOG_WARNING && strncmp(message, "DRAFTWOOD_BUNDLES", strlen("DRAFTWOOD_BUNDLES")) == 0)
+    json_array_append_new(user, finding("bundle", false, message, "build it anew with this version, or take it from the list"));
+}
+
+// In the order in which they are asked.
+static void find_layers(dw_ctx *ctx, json_t *list) {
+  dw__layer_place place;
+  const char *name;
+  for (size_t i = 0; (name = dw__cache_layer_name(dw__ctx_cache(ctx), i, &place)); i++)
+    json_array_append_new(list, finding(place == DW__LAYER_BUNDLE ? "bundle" : "system cache", true, name, ""));
+}
 
 int cli_doctor(const cli_command *self, int argc, char **argv) {
   bool json = false;
@@ -195,10 +207,17 @@ int cli_doctor(const cli_command *self, int argc, char **argv) {
   if (argc != 1) return cli_usage("doctor: found \"%s\", allowed no argument", argv[1]);
   dw_error error = {0};
   dw_ctx *ctx;
-  if (dw_ctx_create(&(dw_options){.size = sizeof(dw_options), .log = silent}, &ctx, &error)) return cli_error(&error);
+  json_t *bundles = json_array();
+  if (dw_ctx_create(&(dw_options){.size = sizeof(dw_options), .log = note, .log_user = bundles}, &ctx, &error)) {
+    json_decref(bundles);
+    return cli_error(&error);
+  }
   json_t *list = json_pack("[o, o, o, o, o]", find_templates(ctx), find_nvrtc(ctx), find_host_compiler(), find_driver(ctx),
                            find_cache(ctx)),
          *found;
+  find_layers(ctx, bundles);
+  json_array_extend(list, bundles);
+  json_decref(bundles);
   dw_ctx_destroy(ctx);
   size_t i;
   code = CLI_DONE;

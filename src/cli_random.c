@@ -12,7 +12,7 @@
 #include "random.h"
 #include "random_case.h"
 
-enum { PER_GROUP = 50, TRIES = 300, TOOLS = 8 };
+enum { PER_GROUP = 50, TRIES = 300 };
 
 typedef struct asked {
   int count, seed, only, per_group, broken, failures, target, board;
@@ -20,13 +20,6 @@ typedef struct asked {
   bool build_only, small, verbose, only_one;
   const char *spec;
 } asked;
-
-// Tools and judge for vectors of one width.
-typedef struct bench {
-  int qk, v;
-  dw__gpu_tools *tools;
-  dw__gpu_judge *judge;
-} bench;
 
 typedef struct host_kernel {
   dw_shape shape;
@@ -39,7 +32,7 @@ typedef struct runner {
   dw__case_scale scale;
   dw_ctx *ctx;
   dw__gpu *gpu;
-  bench benches[TOOLS];
+  dw__gpu_judges judges;
   host_kernel kernels[4];
   int next_kernel;
   const char *step;  // of the last run
@@ -59,30 +52,6 @@ static double ratio_of(const dw__comparison *comparison) {
 }
 
 // ---- on a GPU -------------------------------------------------------------------------------------------------
-
-static void close_bench(bench *b) {
-  dw__gpu_judge_close(b->judge);
-  dw__gpu_tools_close(b->tools);
-  *b = (bench){0};
-}
-
-static dw_status find_bench(runner *r, const dw_shape *shape, bench **found, dw_error *error) {
-  double worst;
-  for (bench *b = r->benches; b < r->benches + TOOLS; b++) {
-    *found = b;
-    if (b->tools && b->qk == shape->head_dim_qk && b->v == shape->head_dim_v) return DW_OK;
-    if (b->tools) continue;
-    b->qk = shape->head_dim_qk;
-    b->v = shape->head_dim_v;
-    dw_status status = dw__gpu_tools_open(r->ctx, r->gpu, b->qk, b->v, &b->tools, error);
-    if (!status) status = dw__gpu_judge_open(b->tools, &b->judge, error);
-    // No oracle judges before it was judged itself.
-    if (!status) status = dw__gpu_judge_check(b->judge, b->qk, b->v, &worst, error);
-    if (status) close_bench(b);
-    return status;
-  }
-  return dw__fail_int(error, DW_BAD_ARGUMENT, "qk, v", shape->head_dim_qk, "8 widths of vectors a run", NULL);
-}
 
 static dw__gpu_spec gpu_spec(const dw__case *c) {
   return (dw__gpu_spec){.shape = c->shape,
@@ -120,7 +89,8 @@ static dw__gpu_spec gpu_spec(const dw__case *c) {
 
 static dw_status run_on_gpu(runner *r, const dw__case *c, dw_error *error) {
   static const dw__capture_mode modes[] = {DW__CAPTURE_GLOBAL, DW__CAPTURE_THREAD, DW__CAPTURE_RELAXED};
-  bench *b = NULL;
+  dw__gpu_tools *tools = NULL;
+  dw__gpu_judge *judge = NULL;
   dw__gpu_verdict verdict = {.step = "tools"};
   dw__gpu_check check = {
     .shape = c->shape,
@@ -136,8 +106,8 @@ static dw_status run_on_gpu(runner *r, const dw__case *c, dw_error *error) {
     .broken_seed = (uint64_t)c->seed,
   };
   r->step = verdict.step;
-  dw_status status = find_bench(r, &c->shape, &b, error);
-  if (!status) status = dw__gpu_verify(r->ctx, b->tools, b->judge, &check, &verdict, error);
+  dw_status status = dw__gpu_judges_find(&r->judges, r->ctx, r->gpu, &c->shape, &tools, &judge, error);
+  if (!status) status = dw__gpu_verify(r->ctx, tools, judge, &check, &verdict, error);
   r->step = verdict.step;
   r->refused = verdict.refused;
   r->ratio = ratio_of(&verdict.eager) > ratio_of(&verdict.replay) ? ratio_of(&verdict.eager) : ratio_of(&verdict.replay);
@@ -433,7 +403,7 @@ static int run_all(runner *r) {
 
 static void close_all(runner *r) {
   for (size_t i = 0; i < DW__COUNT(r->kernels); i++) dw__host_kernel_close(r->kernels[i].kernel);
-  for (int i = 0; i < TOOLS; i++) close_bench(&r->benches[i]);
+  dw__gpu_judges_close(&r->judges);
   dw_ctx_destroy(r->ctx);  // its kernels live in the GPU's CUDA context
   dw__gpu_close(r->gpu);
 }

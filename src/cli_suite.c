@@ -25,6 +25,8 @@ enum { QUICK_PREFIXES = 8, BATCH_MOST = 8, QK = 576, V = 512 };
 #define FULL_MASK_MOST (64LL << 20)  // bytes
 // A pool of more than 2^31 elements, also of the parts of tokens alone; 5 GB. One case in 21.
 enum { FAR_POOL_TOKENS = 4300000, FAR_POOL_EVERY = 21 };
+// Checked builds, which have nothing to tell of a sound call: one case in nine.
+enum { CHECKED_EVERY = 9 };
 
 typedef struct asked {
   int device_word, device, cases, seed, target;
@@ -210,7 +212,9 @@ static dw_status make_case(const asked *want, int seed, int target, int sms, sui
     dw__variant_add_features(&c->check.variant, features_of(&c->check.spec));
     return status;
   }
-  return choose_variant(seed, longest, sms, c, &state, error);
+  dw_status status = choose_variant(seed, longest, sms, c, &state, error);
+  if (seed % CHECKED_EVERY == CHECKED_EVERY / 2) c->check.variant.checked = 1;
+  return status;
 }
 
 // Whole members of dw__gpu_spec that say yes or no; `told`: a case's line names them by this table.
@@ -256,6 +260,7 @@ static void meet(suite *s, const suite_case *c) {
   for (int b = 0; b < spec->batch; b++) padded = padded || c->prefix[0][b] < 0;
   s->met[DW__COUNT(features)] += spec->soft_cap > 0;
   s->met[DW__COUNT(features) + 1] += spec->pool_tokens > 0;
+  s->met[DW__COUNT(features) + 2] += c->check.variant.checked;
   s->masks[spec->mask_kind]++;
   s->padded += padded;
 }
@@ -265,7 +270,8 @@ static void tell_met(const suite *s) {
   for (int i = 0; i < CLI_MASKS; i++) printf(" %s %d", cli_mask_names[i], s->masks[i]);
   printf("\ncases with:");
   for (size_t i = 0; i < DW__COUNT(features); i++) printf(" %s %d", features[i].name, s->met[i]);
-  printf(" soft_cap %d far_pool %d padded %d\n", s->met[DW__COUNT(features)], s->met[DW__COUNT(features) + 1], s->padded);
+  const int *others = s->met + DW__COUNT(features);
+  printf(" soft_cap %d far_pool %d checked %d padded %d\n", others[0], others[1], others[2], s->padded);
 }
 
 static void describe(const suite_case *c, int seed, char *text, size_t n) {

@@ -275,6 +275,7 @@ static int verify(const place *here, const asked *want, const dw_shape *shape, c
 
 int cli_verify(const cli_command *self, int argc, char **argv) {
   if (cli_has(argc, argv, "--suite")) return cli_suite(self, argc, argv);
+  if (cli_has(argc, argv, "--named")) return cli_named(self, argc, argv);
   if (cli_has(argc, argv, "--random")) return cli_random(self, argc, argv);
   if (cli_has(argc, argv, "--companions")) return cli_companions_verify(self, argc, argv);
   asked want = {.problem = cli_problem_usual()};

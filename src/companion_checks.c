@@ -180,6 +180,8 @@ static void compact_arrays(trial *t, compact *c) {
   }
   a->accept_stride = a->accept_columns + t->variant % 2;
   c->accept = make_ints(t, (size_t)(batch * a->accept_stride));
+  if (c->accept) c->accept->made_by_kernel_before = 1u << DW__COMPACT;
+  a->overlap_prologue = t->variant / 3 % 2;
   a->accept_index = device(c->accept);
   c->new_len = written(make_ints(t, (size_t)batch), DW__COMPACT);
   c->count = written(make_ints(t, (size_t)batch), DW__COMPACT);

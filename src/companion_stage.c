@@ -74,34 +74,40 @@ static dw_status no_memory(dw__stage *stage) {
 
 // ---- the host as a GPU ----------------------------------------------------------------------------------------
 
+// What a launch may do with an array. The kernel before a dependent one may still be at work on whatever this one writes.
+static unsigned buffer_flags(const dw__array *a, unsigned which) {
+  if (a->written_by & which) return DW_HOST_BUFFER_WRITE | DW_HOST_BUFFER_PREVIOUS_GRID;
+  return a->made_by_kernel_before & which ? DW_HOST_BUFFER_PREVIOUS_GRID : 0;
+}
+
 // The driver's launch call of the host stage. Buffers are the arrays: what the kernels reach by ptx.cuh is checked against them.
-static int run_on_host(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                       unsigned shared, void *stream, void **params, void **extra) {
+static int run_on_host(const dw__cu_launch *config, void *handle, void **params, void **extra) {
   function *f = handle;
   dw__stage *stage = f->stage;
   size_t count = 0;
   unsigned which = 1u << (f - stage->functions);
-  (void)stream, (void)extra;
+  (void)extra;
   for (const dw__array *a = stage->arrays; a; a = a->next) count++;
   for (const sparse *s = stage->sparse; s; s = s->next) count++;
   dw_host_buffer *buffers = calloc(count + 1, sizeof *buffers);
   if (!buffers) return DW__CU_OUT_OF_MEMORY;
   count = 0;
   for (const dw__array *a = stage->arrays; a; a = a->next)
-    if (a->bytes) buffers[count++] = (dw_host_buffer){a->device, a->bytes, a->written_by & which ? DW_HOST_BUFFER_WRITE : 0};
+    if (a->bytes) buffers[count++] = (dw_host_buffer){a->device, a->bytes, buffer_flags(a, which)};
   for (const sparse *s = stage->sparse; s; s = s->next)
     buffers[count++] = (dw_host_buffer){s->address, s->bytes, DW_HOST_BUFFER_WRITE};
   dw_host_launch launch = {.size = sizeof launch,
                            .entry = f->entry,
                            .params = params[0],
-                           .grid = {gx, gy, gz},
-                           .block = {bx, by, bz},
                            .cluster = {1, 1, 1},
-                           .shared_bytes = shared,
+                           .shared_bytes = config->shared,
+                           .dependent = config->attribute_count != 0,
                            .order = stage->order,
                            .seed = stage->seed++,
                            .buffers = buffers,
                            .n_buffers = count};
+  memcpy(launch.grid, config->grid, sizeof launch.grid);
+  memcpy(launch.block, config->block, sizeof launch.block);
   stage->report = (dw_host_report){.size = sizeof stage->report};
   int result = dw_host_run(&launch, &stage->report) ? DW__CU_NOT_FOUND : 0;
   free(buffers);
@@ -115,7 +121,8 @@ static int no_text(int result, const char **text) {
 }
 
 static dw_status open_host(dw__stage *stage, dw_ctx *ctx, bool sanitize, dw_error *error) {
-  static const dw__driver_table table = {.cuLaunchKernel = run_on_host, .cuGetErrorName = no_text, .cuGetErrorString = no_text};
+  static const dw__driver_table table = {
+    .cuLaunchKernelEx = run_on_host, .cuGetErrorName = no_text, .cuGetErrorString = no_text};
   char *source = NULL;
   size_t size;
   void *handles[DW__COMPANION_COUNT];

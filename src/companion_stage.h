@@ -15,9 +15,10 @@ typedef struct dw__array {
   void *device;
   unsigned char *before, *after;
   size_t bytes;
-  unsigned written_by;  // a bit a dw__companion: the launches that may write it
-  bool judged_apart;    // `after` is not the whole truth (rounding): left to the check
-  void *guarded;        // the stage's own
+  unsigned written_by;             // a bit a dw__companion: the launches that may write it
+  unsigned made_by_kernel_before;  // a bit a dw__companion: of a dependent launch, not to be read before its grid_dependency_wait
+  bool judged_apart;               // `after` is not the whole truth (rounding): left to the check
+  void *guarded;                   // the stage's own
 } dw__array;
 
 // sanitize: as in dw__host_kernel_open.

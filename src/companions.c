@@ -49,6 +49,7 @@ dw_status dw__companions_of(dw__driver *driver, void *const functions[DW__COMPAN
   *result = dw__calloc(1, sizeof **result);
   if (!*result) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
   (*result)->driver = driver;
+  (*result)->target = 90;  // the lowest with all that a launch may ask for
   memcpy((*result)->functions, functions, sizeof(*result)->functions);
   return DW_OK;
 }
@@ -84,16 +85,17 @@ static dw_companions *find(dw_companions *list, int target, const void *cu_conte
 // Another thread may have loaded them meanwhile: then those are taken.
 static dw_status add(dw_ctx *ctx, dw__driver *driver, const dw_cubin *cubin, int target, void *cu_context,
                      dw_companions **result, dw_error *error) {
-  dw_companions **list = dw__ctx_companions_lock(ctx);
+  dw__ctx_companions_lock(ctx);
+  dw_companions *list = dw__ctx_companions(ctx);
   dw_status status = DW_OK;
-  *result = find(*list, target, cu_context);
+  *result = find(list, target, cu_context);
   if (!*result) {
     status = load(driver, cubin, result, error);
     if (!status) {
       (*result)->target = target;
       (*result)->cu_context = cu_context;
-      (*result)->next = *list;
-      *list = *result;
+      (*result)->next = list;
+      dw__ctx_companions_add(ctx, *result);
     }
   }
   dw__ctx_companions_unlock(ctx);
@@ -120,8 +122,7 @@ dw_status dw_companions_get(dw_ctx *ctx, int target, dw_companions **companions,
   if (!target) target = device.cc;
   TRY(check_target(target, error));
   TRY(check_device(&device, target, error));
-  *companions = find(*dw__ctx_companions_lock(ctx), target, cu_context);
-  dw__ctx_companions_unlock(ctx);
+  *companions = find(dw__ctx_companions(ctx), target, cu_context);
   if (*companions) return DW_OK;
   if (dw__driver_capturing(driver, NULL))
     return dw__fail(error, DW_BAD_ARGUMENT, "stream", "a capture in progress", "dw_companions_get before the capture begins",
@@ -133,15 +134,20 @@ dw_status dw_companions_get(dw_ctx *ctx, int target, dw_companions **companions,
   return status;
 }
 
-static dw_status launch(const dw_companions *companions, dw__companion which, unsigned x, unsigned y, unsigned threads,
-                        size_t shared, void *params, void *stream, dw_error *error) {
+static dw_status launch_after(const dw_companions *companions, dw__companion which, unsigned x, unsigned y, unsigned threads,
+                              size_t shared, bool dependent, void *params, void *stream, dw_error *error) {
   const dw__launch launch = {.function = companions->functions[which],
                              .grid = {x, y, 1},
                              .block = {threads, 1, 1},
                              .cluster_x = 1,
-                             .dynamic_shared = shared};
+                             .dynamic_shared = shared,
+                             .dependent = dependent};
   void *list[] = {params};
   return dw__driver_launch(companions->driver, &launch, list, stream, error);
+}
+static dw_status launch(const dw_companions *companions, dw__companion which, unsigned x, unsigned y, unsigned threads,
+                        size_t shared, void *params, void *stream, dw_error *error) {
+  return launch_after(companions, which, x, y, threads, shared, false, params, stream, error);
 }
 
 // ---- checks ---------------------------------------------------------------------------------------------------
@@ -309,6 +315,7 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
     .accept_index = a.accept_index,
     .accept_stride = dw__or_else(a.accept_stride, a.accept_columns),
     .accept_columns = a.accept_columns,
+    .dependent = a.overlap_prologue && companions->target >= 90,
     .next_drafts = a.next_drafts,
     .new_len = a.new_len,
     .accept_count = a.accept_count,
@@ -320,7 +327,8 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
     const int threads = p.columns_each * DW_C_COMPACT_THREADS;
     TRY(read_planes(a.planes, a.plane_kinds, a.page, 1, threads, p.planes, &blocks, error));
   }
-  return launch(companions, DW__COMPACT, (unsigned)blocks, (unsigned)a.batch, DW_C_COMPACT_THREADS, 0, &p, stream, error);
+  return launch_after(companions, DW__COMPACT, (unsigned)blocks, (unsigned)a.batch, DW_C_COMPACT_THREADS, 0, p.dependent, &p,
+                      stream, error);
 }
 
 // ---- dw_kv_move -----------------------------------------------------------------------------------------------

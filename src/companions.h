@@ -14,8 +14,10 @@
 // Free the source with dw__release, the cubin with dw_cubin_free.
 dw_status dw__companions_source(dw_ctx *ctx, char **source, size_t *size, dw_error *error);
 dw_status dw__companions_cubin(dw_ctx *ctx, int target, dw_cubin **cubin, dw_error *error);
-// The context's list, locked.
-dw_companions **dw__ctx_companions_lock(dw_ctx *ctx);
+// The context's list. It grows at its head, under the lock, and may be walked without it.
+dw_companions *dw__ctx_companions(const dw_ctx *ctx);
+void dw__ctx_companions_lock(dw_ctx *ctx);
+void dw__ctx_companions_add(dw_ctx *ctx, dw_companions *added);
 void dw__ctx_companions_unlock(dw_ctx *ctx);
 
 // ---- src/companions.c -----------------------------------------------------------------------------------------

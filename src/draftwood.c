@@ -8,9 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "companions.h"
 #include "flow.h"
+#include "lookup.h"
+#include "misses.h"
 #include "plan.h"
 
 // ---- context --------------------------------------------------------------------------------------------------
@@ -46,21 +49,29 @@ struct dw_ctx {
   void *log_user;
   dw__cache *cache;
 
-  pthread_mutex_t opening;  // guards the three pointers below while they are NULL
-  dw__gen *gen;
-  dw__nvrtc *nvrtc;
-  dw__driver *driver;
+  int lock_timeout_ms;
+  atomic_bool frozen;
+  dw__misses *misses;
+
+  pthread_mutex_t opening;  // held to set the three pointers below; each is set once
+  dw__gen *_Atomic gen;
+  dw__nvrtc *_Atomic nvrtc;
+  dw__driver *_Atomic driver;
+
+  bool no_compile;
 
   pthread_mutex_t building;  // guards flights
   pthread_cond_t landed;
   flight *flights;
 
-  pthread_mutex_t loading;  // guards the three lists
-  loaded *images;
-  dw_kernel *kernels;
-  dw_companions *companions;
+  // Lists grow at their head, under the lock, and may be walked without it.
+  pthread_mutex_t loading;
+  loaded *_Atomic images;
+  dw_kernel *_Atomic kernels;
+  dw_companions *_Atomic companions;
+  dw__lookup lookup;  // what dw_kernel_get was asked -> its kernel; put to under the lock
 
-  atomic_uint_least64_t compiles, compile_failures, misses, damaged;
+  atomic_uint_least64_t compiles, compile_failures, requests_missed, damaged, known_failures, lock_timeouts;
 };
 
 static dw_status no_memory(dw_error *error) { return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory"); }
@@ -78,6 +89,25 @@ static bool setting(const char *option, const char *variable, char **copy) {
   return *copy != NULL;
 }
 
+static bool is_on(const char *variable) {
+  const char *value = secure_getenv(variable);
+  return value && !strcmp(value, "1");
+}
+
+static dw_status open_cache(const dw_options *options, dw_ctx *ctx, dw_error *error) {
+  if (options->compile_slots < 0 || options->compile_slots > 1024) {
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "compile_slots", options->compile_slots, "0 to 1024", "0 is the host's own");
+  }
+  const dw__cache_options cache = {.directory = options->cache_dir,
+                                   .system_directories = options->system_dirs,
+                                   .shared = options->cache_shared,
+                                   .limit = options->cache_limit,
+                                   .slots = options->compile_slots,
+                                   .warn = warn,
+                                   .warn_user = ctx};
+  return dw__cache_open_with(&cache, &ctx->cache, error);
+}
+
 dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *error) {
   if (!result) return dw__no_argument(error, "ctx");
   *result = NULL;
@@ -88,21 +118,24 @@ dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *erro
   if (!ctx) return no_memory(error);
   ctx->log = options.log;
   ctx->log_user = options.log_user;
+  ctx->lock_timeout_ms = options.lock_timeout_ms > 0 ? options.lock_timeout_ms : 60000;
+  ctx->no_compile = options.no_compile || is_on("DRAFTWOOD_NO_COMPILE");
   pthread_mutex_init(&ctx->opening, NULL);
   pthread_mutex_init(&ctx->building, NULL);
   pthread_mutex_init(&ctx->loading, NULL);
   pthread_cond_init(&ctx->landed, NULL);
   if (!setting(options.template_dir, "DRAFTWOOD_TEMPLATES", &ctx->template_dir) ||
       !setting(options.nvrtc_path, "DRAFTWOOD_NVRTC", &ctx->nvrtc_path) ||
-      !setting(options.driver_path, "DRAFTWOOD_DRIVER", &ctx->driver_path)) {
+      !setting(options.driver_path, "DRAFTWOOD_DRIVER", &ctx->driver_path) || !(ctx->misses = dw__misses_create())) {
     status = no_memory(error);
   } else {
-    status = dw__cache_open(options.cache_dir, warn, ctx, &ctx->cache, error);
+    status = open_cache(&options, ctx, error);
   }
   if (status) {
     dw_ctx_destroy(ctx);
     return status;
   }
+  dw__bundles_from_environment(ctx);
   *result = ctx;
   return DW_OK;
 }
@@ -118,6 +151,7 @@ static void unload_all(dw_ctx *ctx) {
     dw__release(image);
   }
   dw__companions_free(ctx->companions);
+  dw__lookup_free(&ctx->lookup);
 }
 
 void dw_ctx_destroy(dw_ctx *ctx) {
@@ -127,6 +161,7 @@ void dw_ctx_destroy(dw_ctx *ctx) {
   if (ctx->nvrtc) dw__nvrtc_close(ctx->nvrtc);
   if (ctx->gen) dw__gen_close(ctx->gen);
   if (ctx->cache) dw__cache_close(ctx->cache);
+  dw__misses_free(ctx->misses);
   pthread_cond_destroy(&ctx->landed);
   pthread_mutex_destroy(&ctx->loading);
   pthread_mutex_destroy(&ctx->building);
@@ -139,36 +174,37 @@ void dw_ctx_destroy(dw_ctx *ctx) {
 
 dw__cache *dw__ctx_cache(dw_ctx *ctx) { return ctx->cache; }
 
-dw_companions **dw__ctx_companions_lock(dw_ctx *ctx) {
-  pthread_mutex_lock(&ctx->loading);
-  return &ctx->companions;
+void dw__ctx_warn(dw_ctx *ctx, const char *message) { warn(ctx, message); }
+
+bool dw__ctx_is_frozen(const dw_ctx *ctx) { return atomic_load_explicit(&ctx->frozen, memory_order_relaxed); }
+int dw__ctx_lock_timeout_ms(const dw_ctx *ctx) { return ctx->lock_timeout_ms; }
+
+static dw_status fail_frozen(const char *field, dw_error *error) {
+  return dw__fail(error, DW_FROZEN, field, "", "what was prepared before dw_freeze", "the context is frozen");
 }
 
+dw_companions *dw__ctx_companions(const dw_ctx *ctx) { return atomic_load(&ctx->companions); }
+void dw__ctx_companions_lock(dw_ctx *ctx) { pthread_mutex_lock(&ctx->loading); }
+void dw__ctx_companions_add(dw_ctx *ctx, dw_companions *added) { atomic_store(&ctx->companions, added); }
 void dw__ctx_companions_unlock(dw_ctx *ctx) { pthread_mutex_unlock(&ctx->loading); }
 
-dw_status dw__ctx_gen(dw_ctx *ctx, dw__gen **gen, dw_error *error) {
-  pthread_mutex_lock(&ctx->opening);
-  dw_status status = ctx->gen ? DW_OK : dw__gen_open(ctx->template_dir, &ctx->gen, error);
-  *gen = ctx->gen;
-  pthread_mutex_unlock(&ctx->opening);
-  return status;
-}
-
-dw_status dw__ctx_nvrtc(dw_ctx *ctx, dw__nvrtc **nvrtc, dw_error *error) {
-  pthread_mutex_lock(&ctx->opening);
-  dw_status status = ctx->nvrtc ? DW_OK : dw__nvrtc_open(ctx->nvrtc_path, &ctx->nvrtc, error);
-  *nvrtc = ctx->nvrtc;
-  pthread_mutex_unlock(&ctx->opening);
-  return status;
-}
-
-dw_status dw__ctx_driver(dw_ctx *ctx, dw__driver **driver, dw_error *error) {
-  pthread_mutex_lock(&ctx->opening);
-  dw_status status = ctx->driver ? DW_OK : dw__driver_open(ctx->driver_path, &ctx->driver, error);
-  *driver = ctx->driver;
-  pthread_mutex_unlock(&ctx->opening);
-  return status;
-}
+// dw__ctx_<part>: opened by the first call, without a lock from then on.
+#define OPEN_PART(type, part, path, opener)                                      \
+  dw_status dw__ctx_##part(dw_ctx *ctx, type **part, dw_error *error) {          \
+    *part = atomic_load_explicit(&ctx->part, memory_order_acquire);              \
+    if (*part) return DW_OK;                                                     \
+    if (dw__ctx_is_frozen(ctx)) return fail_frozen(#part, error);                \
+    pthread_mutex_lock(&ctx->opening);                                           \
+    *part = atomic_load(&ctx->part);                                             \
+    dw_status status = *part ? DW_OK : opener(ctx->path, part, error);           \
+    if (!status) atomic_store_explicit(&ctx->part, *part, memory_order_release); \
+    pthread_mutex_unlock(&ctx->opening);                                         \
+    return status;                                                               \
+  }
+OPEN_PART(dw__gen, gen, template_dir, dw__gen_open)
+OPEN_PART(dw__nvrtc, nvrtc, nvrtc_path, dw__nvrtc_open)
+OPEN_PART(dw__driver, driver, driver_path, dw__driver_open)
+#undef OPEN_PART
 
 void dw__ctx_use_nvrtc(dw_ctx *ctx, dw__nvrtc *nvrtc) {
   if (ctx->nvrtc) dw__nvrtc_close(ctx->nvrtc);
@@ -191,9 +227,14 @@ void dw_stats_get(dw_ctx *ctx, dw_stats *stats) {
     .compile_failures = atomic_load(&ctx->compile_failures),
     .hits_memory = counted.hits_memory,
     .hits_disk = counted.hits_disk,
-    .misses = atomic_load(&ctx->misses),  // requests; the cache counts look-ups, of which a request makes two
+    .misses = atomic_load(&ctx->requests_missed),  // requests; the cache counts look-ups, of which a request makes two
     .damaged = counted.damaged + atomic_load(&ctx->damaged),
     .publish_failures = counted.publish_failures,
+    .hits_layers = counted.hits_layers,
+    .known_failures = atomic_load(&ctx->known_failures),
+    .lock_timeouts = atomic_load(&ctx->lock_timeouts),
+    .evicted = counted.evicted,
+    .list_misses = dw__misses_count(ctx->misses),
   };
 }
 
@@ -244,9 +285,11 @@ typedef struct request {
   char shape_text[DW_TEXT_MAX], variant_text[DW_TEXT_MAX];
   char target[16];  // compile target
   dw__digest key;
+  bool anew;  // what the cache has will not do
 } request;
 
 static dw_status request_check(const dw_shape *shape, const dw_variant *variant, request *ask, dw_error *error) {
+  ask->anew = false;
   dw_status status = dw_variant_applicable(shape, variant, error);  // of a sound shape only
   if (!status) status = dw_compile_target(shape, variant, ask->target, error);
   if (status) return status;
@@ -308,8 +351,9 @@ static json_t *resources_json(const dw_cubin *cubin) {
 }
 
 dw_status dw__metadata_print(const dw_cubin *cubin, const char *shape, const char *variant, char **text, dw_error *error) {
-  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:f, s:o}", "shape", shape, "variant", variant, "target", cubin->target,
-                             "compiler", cubin->compiler, "compile_ms", cubin->compile_ms, "kernels", resources_json(cubin));
+  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:o}", "shape", shape, "variant", variant, "target", cubin->target,
+                             "compiler", cubin->compiler, "kernels", resources_json(cubin));
+  if (object && cubin->compile_ms > 0) json_object_set_new(object, "compile_ms", json_real(cubin->compile_ms));
   char *dump = object ? json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
   json_decref(object);
   *text = dump ? dw__strdup(dump) : NULL;
@@ -450,11 +494,13 @@ static dw_status take(dw_ctx *ctx, const request *ask, dw_status found, dw__entr
 
 static dw_status find_request(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
   dw__entry entry = {0};
+  if (ask->anew) return DW_NOT_FOUND;
   return take(ctx, ask, dw__cache_find(ctx->cache, &ask->key, &entry, NULL), &entry, cubin, error);
 }
 
 static dw_status find_build(dw_ctx *ctx, const request *ask, const dw__digest *build, dw_cubin *cubin, dw_error *error) {
   dw__entry entry = {0};
+  if (ask->anew) return DW_NOT_FOUND;
   return take(ctx, ask, dw__cache_find_build(ctx->cache, build, &entry, NULL), &entry, cubin, error);
 }
 
@@ -471,24 +517,165 @@ static dw__digest build_key(const dw__nvrtc *nvrtc, const request *ask, const ch
   });
 }
 
+// ---- failed compiles ------------------------------------------------------------------------------------------
+
+static void remember_failure(dw_ctx *ctx, const dw__digest *build, const dw_error *failed) {
+  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:s}", "field", failed->field, "found", failed->found, "allowed",
+                             failed->allowed, "message", failed->message, "log", failed->log ? failed->log : "");
+  char *text = object ? json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+  if (text) dw__cache_fail(ctx->cache, build, text);
+  free(text);
+  json_decref(object);
+}
+
+static const char *string_of(json_t *object, const char *name) {
+  const char *text = json_string_value(json_object_get(object, name));
+  return text ? text : "";
+}
+
+// The very error of the compile that failed. DW_NOT_FOUND where none is known.
+static dw_status recall_failure(dw_ctx *ctx, const dw__digest *build, dw_error *error) {
+  char *text = dw__cache_failure(ctx->cache, build);
+  json_t *object = text ? json_loads(text, 0, NULL) : NULL;
+  dw__release(text);
+  if (!object) return DW_NOT_FOUND;
+  atomic_fetch_add(&ctx->known_failures, 1);
+  if (error) {
+    dw_error_clear(error);
+    error->status = DW_COMPILE;
+    snprintf(error->field, sizeof error->field, "%s", string_of(object, "field"));
+    snprintf(error->found, sizeof error->found, "%s", string_of(object, "found"));
+    snprintf(error->allowed, sizeof error->allowed, "%s", string_of(object, "allowed"));
+    snprintf(error->message, sizeof error->message, "%s", string_of(object, "message"));
+    const char *log = string_of(object, "log");
+    error->log = *log ? dw__strdup(log) : NULL;
+  }
+  json_decref(object);
+  return DW_COMPILE;
+}
+
+static dw_status compile_anew(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request *ask, const char *source,
+                              const dw__options *options, const dw__digest *build, dw_cubin *cubin, dw_error *error) {
+  dw_error failed = {0};
+  dw_status status = compile(ctx, nvrtc, ask, source, options, cubin, &failed);
+  if (status == DW_COMPILE) remember_failure(ctx, build, &failed);
+  if (error) {
+    dw_error_clear(error);
+    *error = failed;
+  } else {
+    dw_error_clear(&failed);
+  }
+  return status;
+}
+
+// ---- obtaining a cubin ----------------------------------------------------------------------------------------
+
+// A host that runs from bundles learns which shape they lack.
+static dw_status name_request(const request *ask, dw_status status, dw_error *error) {
+  char message[sizeof error->message];
+  if (status != DW_NO_COMPILER || !error) return status;
+  memcpy(message, error->message, sizeof message);
+  snprintf(error->message, sizeof error->message, "%.240s is in no cache or bundle, and cannot be compiled: %.340s",
+           ask->shape_text, message);
+  return status;
+}
+
 // The request is new: make its source. Another request may have led to the very same source, so the build key is asked too.
 static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
   char *source = NULL;
   size_t size = 0;
-  atomic_fetch_add(&ctx->misses, 1);
+  atomic_fetch_add(&ctx->requests_missed, 1);
+  dw__misses_add(ctx->misses, ask->shape, ask->variant, ask->target);
   dw_status status = generate(ctx, ask, &source, &size, error);
   if (status) return status;
   dw__nvrtc *nvrtc = NULL;
-  status = dw__ctx_nvrtc(ctx, &nvrtc, error);
+  status = name_request(ask, dw__ctx_nvrtc(ctx, &nvrtc, error), error);
   if (!status) {
     dw__options options;
     dw__compile_options(ask->target, &options);
     dw__digest build = build_key(nvrtc, ask, source, size, &options);
     status = find_build(ctx, ask, &build, cubin, error);
-    if (status == DW_NOT_FOUND) status = compile(ctx, nvrtc, ask, source, &options, cubin, error);
+    if (status == DW_NOT_FOUND) status = recall_failure(ctx, &build, error);
+    if (status == DW_NOT_FOUND) status = compile_anew(ctx, nvrtc, ask, source, &options, &build, cubin, error);
     if (!status) status = publish(ctx, ask, &build, cubin, error);
   }
   dw__release(source);
+  return status;
+}
+
+// The rights to compile: that to this request among the processes, and one of the host's slots. Nobody holds one while waiting for
+// the other.
+typedef struct rights {
+  dw__lock request, slot;
+} rights;
+
+static void release_rights(rights *held) {
+  dw__lock_release(&held->request);
+  dw__lock_release(&held->slot);
+}
+
+// DW__COMPILED: go on (also where there are no locks); else who or what is in the way.
+static dw__outcome try_rights(dw_ctx *ctx, const request *ask, rights *held) {
+  *held = (rights){{-1}, {-1}};
+  if (dw__cache_try_lock(ctx->cache, &ask->key, &held->request) == DW__BUSY) return DW__ELSEWHERE;
+  if (dw__cache_try_slot(ctx->cache, &held->slot) != DW__BUSY) return DW__COMPILED;
+  release_rights(held);
+  return DW__NO_SLOT;
+}
+
+static void pause_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
+
+static void tell_waiting(const dw_ctx *ctx, const request *ask, dw__outcome why) {
+  char message[256 + DW_TEXT_MAX];
+  snprintf(message, sizeof message, "waiting for %s: %s",
+           why == DW__ELSEWHERE ? "another process that compiles the same" : "one of this host's compile slots",
+           ask->shape_text);
+  if (ctx->log) ctx->log(ctx->log_user, DW_LOG_INFO, message);
+}
+
+// Waits for the rights, or for somebody else to be done. DW_NOT_FOUND: compile, with what rights there are.
+static dw_status await(dw_ctx *ctx, const request *ask, rights *held, dw__outcome why, dw_cubin *cubin, dw_error *error) {
+  enum { TELL_AFTER_MS = 3000, LONGEST_PAUSE_MS = 20, SLOT_PATIENCE = 5 };
+  double start = dw__seconds();
+  bool told = false;
+  for (int ms = 1;; ms = ms < LONGEST_PAUSE_MS ? 2 * ms : ms) {
+    pause_ms(ms);
+    dw_status status = find_request(ctx, ask, cubin, error);
+    if (status != DW_NOT_FOUND) return status;
+    why = try_rights(ctx, ask, held);
+    if (why == DW__COMPILED) return DW_NOT_FOUND;
+    double waited = (dw__seconds() - start) * 1e3;
+    if (waited > TELL_AFTER_MS && !told) tell_waiting(ctx, ask, why), told = true;
+    if (waited <= (double)ctx->lock_timeout_ms * (why == DW__NO_SLOT ? SLOT_PATIENCE : 1)) continue;
+    atomic_fetch_add(&ctx->lock_timeouts, 1);
+    return DW_NOT_FOUND;
+  }
+}
+
+static dw_status fail_uncompiled(dw_ctx *ctx, const request *ask, dw_error *error) {
+  dw__misses_add(ctx->misses, ask->shape, ask->variant, ask->target);
+  return dw__fail(error, DW_NOT_FOUND, "request", ask->shape_text, "what bundles and cache have",
+                  "this context does not compile (no_compile), and the miss list has it");
+}
+
+// What the cache lacks: compiled once among all processes that want it now, as far as locks can see to that.
+static dw_status obtain(dw_ctx *ctx, const request *ask, dw__patience patience, dw__outcome *outcome, dw_cubin *cubin,
+                        dw_error *error) {
+  rights held;
+  *outcome = DW__FAILED;
+  if (ctx->no_compile) return fail_uncompiled(ctx, ask, error);
+  dw__outcome why = try_rights(ctx, ask, &held);
+  dw_status status = DW_NOT_FOUND;
+  if (why != DW__COMPILED && patience == DW__TRY) {
+    *outcome = why;
+    return status;
+  }
+  // Free, but it may have been made between our look and the lock.
+  if (why == DW__COMPILED) status = find_request(ctx, ask, cubin, error);
+  else if (patience == DW__WAIT) status = await(ctx, ask, &held, why, cubin, error);
+  if (status == DW_NOT_FOUND) status = make(ctx, ask, cubin, error);
+  release_rights(&held);
+  *outcome = status ? DW__FAILED : cubin->from_cache ? DW__FOUND : DW__COMPILED;
   return status;
 }
 
@@ -525,23 +712,37 @@ static dw_status request_key(dw_ctx *ctx, request *ask, dw_error *error) {
   return status;
 }
 
-static dw_status build_request(dw_ctx *ctx, request *ask, dw_cubin **result, dw_error *error) {
-  dw_status status = request_key(ctx, ask, error);
-  if (status) return status;
-  dw_cubin *cubin = dw__calloc(1, sizeof *cubin);
-  if (!cubin) return no_memory(error);
+static dw_status fail_missing(dw_ctx *ctx, const request *ask, dw_error *error) {
+  dw__misses_add(ctx->misses, ask->shape, ask->variant, ask->target);
+  return dw__fail(error, DW_FROZEN, "request", ask->shape_text, "what was prepared before dw_freeze",
+                  "the context is frozen, and the miss list has it");
+}
 
+static dw_status build_with(dw_ctx *ctx, request *ask, dw__patience patience, dw__outcome *outcome, dw_cubin *cubin,
+                            dw_error *error) {
+  dw_status status = request_key(ctx, ask, error);
+  if (dw__ctx_is_frozen(ctx)) {  // nothing is in flight, nothing is on the disk
+    if (!status) status = find_request(ctx, ask, cubin, error);
+    return status == DW_NOT_FOUND || status == DW_FROZEN ? fail_missing(ctx, ask, error) : status;
+  }
+  if (status) return status;
   flight mine = {NULL, ask->key};
   flight_begin(ctx, &mine);
   status = find_request(ctx, ask, cubin, error);
-  if (status == DW_NOT_FOUND) status = make(ctx, ask, cubin, error);
+  *outcome = status ? DW__FAILED : DW__FOUND;
+  if (status == DW_NOT_FOUND) status = obtain(ctx, ask, patience, outcome, cubin, error);
   flight_end(ctx, &mine);
+  return status;
+}
 
-  if (status) {
-    dw_cubin_free(cubin);
-  } else {
-    *result = cubin;
-  }
+static dw_status build_request(dw_ctx *ctx, request *ask, dw__patience patience, dw__outcome *outcome, dw_cubin **result,
+                               dw_error *error) {
+  *outcome = DW__FAILED;
+  dw_cubin *cubin = dw__calloc(1, sizeof *cubin);
+  if (!cubin) return no_memory(error);
+  dw_status status = build_with(ctx, ask, patience, outcome, cubin, error);
+  if (status) dw_cubin_free(cubin);
+  else *result = cubin;
   return status;
 }
 
@@ -549,8 +750,31 @@ dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *v
   if (result) *result = NULL;
   if (!ctx || !result) return dw__no_argument(error, ctx ? "cubin" : "ctx");
   request ask;
+  dw__outcome outcome;
   dw_status status = request_check(shape, variant, &ask, error);
-  return status ? status : build_request(ctx, &ask, result, error);
+  return status ? status : build_request(ctx, &ask, DW__WAIT, &outcome, result, error);
+}
+
+dw_status dw__obtain(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw__patience patience, dw__outcome *outcome,
+                     dw_error *error) {
+  request ask;
+  dw_cubin *cubin = NULL;
+  *outcome = DW__FAILED;
+  dw_status status = request_check(shape, variant, &ask, error);
+  if (!status) status = build_request(ctx, &ask, patience, outcome, &cubin, error);
+  dw_cubin_free(cubin);
+  return status;
+}
+
+dw_status dw__request_key_of(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw__digest *key, char target[16],
+                             dw_error *error) {
+  request ask;
+  dw_status status = request_check(shape, variant, &ask, error);
+  if (!status) status = request_key(ctx, &ask, error);
+  if (status) return status;
+  *key = ask.key;
+  memcpy(target, ask.target, sizeof ask.target);
+  return DW_OK;
 }
 
 static request companions_request(int target) {
@@ -566,7 +790,8 @@ dw_status dw__companions_source(dw_ctx *ctx, char **source, size_t *size, dw_err
 
 dw_status dw__companions_cubin(dw_ctx *ctx, int target, dw_cubin **cubin, dw_error *error) {
   request ask = companions_request(target);
-  return build_request(ctx, &ask, cubin, error);
+  dw__outcome outcome;
+  return build_request(ctx, &ask, DW__WAIT, &outcome, cubin, error);
 }
 
 // ---- cubin -> kernel ------------------------------------------------------------------------------------------
@@ -594,15 +819,14 @@ static bool same_image(const loaded *image, const request *ask, const void *cu_c
          memcmp(&image->variant, ask->variant, sizeof image->variant) == 0;
 }
 
-// Both finders: ctx->loading is held.
 static dw_kernel *find_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, const void *cu_context) {
-  dw_kernel *kernel = ctx->kernels;
+  dw_kernel *kernel = atomic_load(&ctx->kernels);
   while (kernel && !(same_bounds(&kernel->bounds, bounds) && same_image(kernel->image, ask, cu_context))) kernel = kernel->next;
   return kernel;
 }
 
 static loaded *find_image(dw_ctx *ctx, const request *ask, const void *cu_context) {
-  loaded *image = ctx->images;
+  loaded *image = atomic_load(&ctx->images);
   while (image && !same_image(image, ask, cu_context)) image = image->next;
   return image;
 }
@@ -670,6 +894,33 @@ static dw_status check_capture(dw__driver *driver, dw_error *error) {
                   "a kernel cannot be loaded during stream capture");
 }
 
+// For an image out of the cache that the driver refuses though its checksum is right: made once more, in place of the old one.
+static dw_status make_again(dw_ctx *ctx, const request *ask, dw_cubin **cubin, dw_error *error) {
+  request again = *ask;
+  dw__outcome outcome;
+  dw_cubin *made = dw__calloc(1, sizeof *made);
+  if (!made) return no_memory(error);
+  again.anew = true;
+  atomic_fetch_add(&ctx->damaged, 1);
+  dw_status status = request_key(ctx, &again, error);
+  if (!status) status = obtain(ctx, &again, DW__FORCE, &outcome, made, error);
+  if (status) {
+    dw_cubin_free(made);
+    return status;
+  }
+  dw_cubin_free(*cubin);
+  *cubin = made;
+  return DW_OK;
+}
+
+static dw_status load_locked(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, const dw__plan *plan,
+                             const dw_cubin *cubin, void *cu_context, dw_kernel **kernel, dw_error *error) {
+  pthread_mutex_lock(&ctx->loading);
+  dw_status status = load_kernel(ctx, ask, bounds, plan, cubin, cu_context, kernel, error);
+  pthread_mutex_unlock(&ctx->loading);
+  return status;
+}
+
 static dw_status new_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bounds, void *cu_context, dw_kernel **kernel,
                             dw_error *error) {
   dw__plan plan;
@@ -678,17 +929,17 @@ static dw_status new_kernel(dw_ctx *ctx, const request *ask, const dw_bounds *bo
   if (!status) status = dw__plan_make(ask->shape, ask->variant, bounds, &plan, error);
   if (!status) status = dw_cubin_build(ctx, ask->shape, ask->variant, &cubin, error);
   if (status) return status;
-  pthread_mutex_lock(&ctx->loading);
-  status = load_kernel(ctx, ask, bounds, &plan, cubin, cu_context, kernel, error);
-  pthread_mutex_unlock(&ctx->loading);
+  status = load_locked(ctx, ask, bounds, &plan, cubin, cu_context, kernel, error);
+  if (status == DW_BAD_CUBIN && cubin->from_cache && !make_again(ctx, ask, &cubin, NULL)) {
+    if (error) dw_error_clear(error);
+    status = load_locked(ctx, ask, bounds, &plan, cubin, cu_context, kernel, error);
+  }
   dw_cubin_free(cubin);
   return status;
 }
 
 // Bounds with their defaults filled in, so that equal requests compare equal.
-static dw_status read_bounds(const dw_shape *shape, const dw_bounds *given, int sm_count, dw_bounds *bounds, dw_error *error) {
-  dw_status status = dw__read_sized("bounds", given, bounds, sizeof *bounds, error);
-  if (status) return status;
+static dw_status fill_bounds(const dw_shape *shape, int sm_count, dw_bounds *bounds, dw_error *error) {
   bounds->size = sizeof *bounds;
   if (bounds->batch < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", bounds->batch, "1 or more", "most requests");
   if (!bounds->sm_count) bounds->sm_count = sm_count;
@@ -700,22 +951,57 @@ static dw_status read_bounds(const dw_shape *shape, const dw_bounds *given, int 
   return DW_OK;
 }
 
-dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *given,
-                        dw_kernel **kernel, dw_error *error) {
-  if (kernel) *kernel = NULL;
-  if (!ctx || !shape || !given || !kernel) {
-    return dw__no_argument(error, !ctx ? "ctx" : !shape ? "shape" : !given ? "bounds" : "kernel");
-  }
+// What dw_kernel_get was asked, as bytes without gaps.
+typedef struct question {
+  dw_shape shape;
+  dw_variant variant;
+  int has_variant;
+  int batch, total_q, kv_len, sm_count, call, features, split_tokens;
+  void *cu_context;
+} question;
+
+static void put_question(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, void *cu_context,
+                         question *asked) {
+  memset(asked, 0, sizeof *asked);
+  asked->shape = *shape;
+  if (variant) asked->variant = *variant;
+  asked->has_variant = variant != NULL;
+  asked->batch = bounds->batch;
+  asked->total_q = bounds->total_q;
+  asked->kv_len = bounds->kv_len;
+  asked->sm_count = bounds->sm_count;
+  asked->call = (int)bounds->call;
+  asked->features = bounds->features;
+  asked->split_tokens = bounds->split_tokens;
+  asked->cu_context = cu_context;
+}
+
+// Frozen, with no driver ever opened: what the request would have been.
+static dw_status fail_unopened(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds,
+                               dw_error *error) {
+  dw_variant chosen;
+  request ask;
+  dw_status status = variant ? DW_OK : dw_variant_choose(shape, bounds, &chosen, error);
+  if (!status) status = request_check(shape, variant ? variant : &chosen, &ask, error);
+  return status ? status : fail_missing(ctx, &ask, error);
+}
+
+// The first time that a request is asked for: everything is checked, and what is not there is made.
+static dw_status find_or_make_kernel(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *given,
+                                     dw_kernel **kernel, dw_error *error) {
   dw__driver *driver;
   dw__device device;
   void *cu_context = NULL;
-  dw_bounds bounds;
+  dw_bounds bounds = *given;
   dw_variant chosen;
   request ask;
+  question asked;
   dw_status status = dw_shape_check(shape, error);
+  if (!status && dw__ctx_is_frozen(ctx) && !ctx->driver) return fail_unopened(ctx, shape, variant, given, error);
   if (!status) status = dw__ctx_driver(ctx, &driver, error);
   if (!status) status = dw__driver_current(driver, &device, &cu_context, error);
-  if (!status) status = read_bounds(shape, given, device.sm_count, &bounds, error);
+  if (!status) put_question(shape, variant, given, cu_context, &asked);
+  if (!status) status = fill_bounds(shape, device.sm_count, &bounds, error);
   if (!status && !variant) {
     status = dw_variant_choose(shape, &bounds, &chosen, error);
     variant = &chosen;
@@ -724,10 +1010,68 @@ dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *va
   if (!status) status = check_device(&ask, &device, error);
   if (status) return status;
 
-  pthread_mutex_lock(&ctx->loading);
   *kernel = find_kernel(ctx, &ask, &bounds, cu_context);
+  if (dw__ctx_is_frozen(ctx)) return *kernel ? DW_OK : fail_missing(ctx, &ask, error);
+  if (!*kernel) status = new_kernel(ctx, &ask, &bounds, cu_context, kernel, error);
+  if (status) return status;
+  pthread_mutex_lock(&ctx->loading);
+  dw__lookup_put(&ctx->lookup, &asked, sizeof asked, *kernel);  // without memory for it the next call is slower, no more
   pthread_mutex_unlock(&ctx->loading);
-  return *kernel ? DW_OK : new_kernel(ctx, &ask, &bounds, cu_context, kernel, error);
+  return DW_OK;
+}
+
+dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *given,
+                        dw_kernel **kernel, dw_error *error) {
+  if (kernel) *kernel = NULL;
+  if (!ctx || !shape || !given || !kernel) {
+    return dw__no_argument(error, !ctx ? "ctx" : !shape ? "shape" : !given ? "bounds" : "kernel");
+  }
+  dw_bounds bounds;
+  question asked;
+  dw_status status = dw__read_sized("bounds", given, &bounds, sizeof bounds, error);
+  if (status) return status;
+  dw__driver *driver = atomic_load_explicit(&ctx->driver, memory_order_acquire);
+  void *cu_context = driver ? dw__driver_context(driver) : NULL;
+  if (cu_context) {
+    put_question(shape, variant, &bounds, cu_context, &asked);
+    *kernel = dw__lookup_find(&ctx->lookup, &asked, sizeof asked);
+  }
+  return *kernel ? DW_OK : find_or_make_kernel(ctx, shape, variant, &bounds, kernel, error);
+}
+
+dw_status dw__request_variant(dw_ctx *ctx, const dw_request *asked, bool on_device, dw_variant *variant, dw_error *error) {
+  dw__driver *driver;
+  dw__device device = {0};
+  dw_bounds bounds;
+  dw_status status = dw_shape_check(asked->shape, error);
+  if (!status && on_device) status = dw__ctx_driver(ctx, &driver, error);
+  if (!status && on_device) status = dw__driver_current(driver, &device, NULL, error);
+  if (!status && asked->bounds) status = dw__read_sized("bounds", asked->bounds, &bounds, sizeof bounds, error);
+  if (!status && asked->bounds) status = fill_bounds(asked->shape, device.sm_count, &bounds, error);
+  if (status) return status;
+  if (!asked->variant) return dw_variant_choose(asked->shape, asked->bounds ? &bounds : NULL, variant, error);
+  *variant = *asked->variant;
+  return DW_OK;
+}
+
+dw_status dw_freeze(dw_ctx *ctx, dw_error *error) {
+  if (!ctx) return dw__no_argument(error, "ctx");
+  atomic_store(&ctx->frozen, true);
+  dw__cache_freeze(ctx->cache);
+  return DW_OK;
+}
+
+dw_status dw_miss_list(dw_ctx *ctx, char **text, size_t *size, dw_error *error) {
+  if (text) *text = NULL;
+  if (!ctx || !text) return dw__no_argument(error, ctx ? "text" : "ctx");
+  dw__buf list = {0};
+  if (!dw__misses_print(ctx->misses, &list)) {
+    dw__buf_free(&list);
+    return no_memory(error);
+  }
+  *text = list.data;
+  if (size) *size = list.size;
+  return DW_OK;
 }
 
 void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant) {

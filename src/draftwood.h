@@ -44,9 +44,11 @@ extern "C" {
   X(IO, "a file could not be read or written")                        \
   X(NOT_FOUND, "not found")                                           \
   X(FROZEN, "not prepared before dw_freeze")                          \
+  X(CANCELLED, "cancelled by the caller")                             \
   X(HOST_EXECUTION, "host execution found a fault")                   \
   X(WRONG_RESULT, "the result differs from the oracle")               \
-  X(INTERNAL, "internal error")
+  X(INTERNAL, "internal error")                                       \
+  X(BAD_BUNDLE, "the bundle cannot be used")
 
 typedef enum dw_status {
 #define X(name, text) DW_##name,
@@ -110,6 +112,9 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
+// ROWSPLIT, the tensor-core kernel, keeps the results of KV ranges as fp16 until they are merged. With fp16 KV that holds all there is.
+// With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
+// Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
 typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT } dw_family;
 // What all calls of a kernel have in common. TABLE: addressing by block table, kv_len counts the drafts, every request has the same
 // number of rows (no qo_indptr), AUTO split; some 0.3 us less a call than ANY, which serves everything.
@@ -177,6 +182,16 @@ typedef struct dw_options {
   const char *driver_path;   // NULL: $DRAFTWOOD_DRIVER, else libcuda.so.1
   dw_log_fn log;             // NULL: silent
   void *log_user;
+  const char *system_dirs;  // directories that look like the cache's and are only read, after it; absolute, parted by colons, the
+                            // first hit wins. NULL: $DRAFTWOOD_SYSTEM_CACHE; "": none
+  uint64_t cache_limit;  // bytes; 0: $DRAFTWOOD_CACHE_LIMIT ("512M"), else 512 MiB. What was used longest ago goes first, but
+                         // nothing younger than an hour
+  int cache_shared;      // 1: the directory's group is trusted and may write; 0: as $DRAFTWOOD_CACHE_SHARED says (0 or 1)
+  int compile_slots;  // compiles at once of all processes on this host; 0: $DRAFTWOOD_COMPILE_SLOTS, else one a core, and one a
+                      // 512 MiB of memory at most, within the limits of our control group
+  int lock_timeout_ms;  // how long to wait for a process that compiles the same, before compiling it too; 0: 60,000
+  int no_compile;       // 1: what neither bundles nor cache have is DW_NOT_FOUND and goes to the miss list; 0: as
+                        // $DRAFTWOOD_NO_COMPILE says (0 or 1)
 } dw_options;
 
 // options may be NULL; an environment variable that is empty counts as not set. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
@@ -219,15 +234,37 @@ typedef struct dw_cubin {
   dw_resources kernels[DW_KERNELS_MAX];
 } dw_cubin;
 
-// Through the cache, else generate and compile. Free with dw_cubin_free.
+// Through the cache, else generate and compile. A compile that failed is not tried again for an hour, by no process with this cache
+// directory: the error is the same, with its log. Free with dw_cubin_free.
 DW_API dw_status dw_cubin_build(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, dw_cubin **cubin,
                                 dw_error *error);
 DW_API void dw_cubin_free(dw_cubin *cubin);
+
+// ---- bundles: cubins made beforehand --------------------------------------------------------------------------
+// A bundle is one file with many cubins (`draftwood bundle build`), or its bytes in memory, e.g. in the host's own binary. It is
+// asked before the cache's directory, the first added first, and is never written. Where it has all that is asked for, neither NVRTC
+// nor a writable directory is touched.
+//
+// public_key: 32 bytes, the Ed25519 key that has to have signed it, or NULL: whoever can write the file then decides what runs.
+// DW_BAD_BUNDLE: damaged, not signed with this key, or made by another version, with both versions in the error. DW_NOT_FOUND, DW_IO.
+// An entry that proves damaged later is passed over, counted and warned of once. At most 32 bundles a context, none after dw_freeze.
+//
+// $DRAFTWOOD_BUNDLES adds more when a context is created: files, or folders for the *.dwb in them, parted by colons, without
+// a key. One that cannot be used is a warning.
+DW_API dw_status dw_bundle_add_file(dw_ctx *ctx, const char *path, const unsigned char *public_key, dw_error *error);
+// The bytes are not copied: they stay the caller's, unchanged until dw_ctx_destroy. Any alignment.
+DW_API dw_status dw_bundle_add_memory(dw_ctx *ctx, const void *data, size_t size, const unsigned char *public_key,
+                                      dw_error *error);
 
 typedef struct dw_stats {
   uint64_t compiles, compile_failures;
   uint64_t hits_memory, hits_disk, misses;
   uint64_t damaged, publish_failures;
+  uint64_t hits_layers;     // of bundles and system directories
+  uint64_t known_failures;  // compiles spared since the same one had failed before, here or in another process
+  uint64_t lock_timeouts;   // compiled anyway after lock_timeout_ms
+  uint64_t evicted;         // entries, to keep the directory's limit
+  uint64_t list_misses;     // requests that dw_miss_list tells of, each time it was asked for
 } dw_stats;
 DW_API void dw_stats_get(dw_ctx *ctx, dw_stats *stats);
 
@@ -236,13 +273,68 @@ DW_API void dw_stats_get(dw_ctx *ctx, dw_stats *stats);
 typedef struct dw_kernel dw_kernel;
 
 // The whole chain. variant NULL: dw_variant_choose. The kernel belongs to the context and to the CUDA context that is current
-// in this call; the same request returns the same kernel. bounds must be given. Never during stream capture.
+// in this call; the same request returns the same kernel. bounds must be given. The first time never during stream capture; after that
+// a request is one look-up in memory, with no lock, system call or allocation: cheap enough for every call.
 DW_API dw_status dw_kernel_get(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds,
                                dw_kernel **kernel, dw_error *error);
 DW_API void dw_kernel_variant(const dw_kernel *kernel, dw_variant *variant);
 // Bytes of workspace for launches within the kernel's bounds; 256-byte aligned device memory, owned by the caller. It need not
 // be zeroed and may be shared by launches of one stream.
 DW_API size_t dw_workspace_size(const dw_kernel *kernel);
+
+// ---- prepare, freeze, misses ----------------------------------------------------------------------------------
+
+typedef struct dw_request {
+  const dw_shape *shape;
+  const dw_variant *variant;  // NULL: dw_variant_choose
+  const dw_bounds *bounds;    // as for dw_kernel_get. With cubins_only it may be NULL
+} dw_request;
+
+typedef struct dw_progress {
+  size_t size;      // sizeof(dw_progress)
+  size_t requests;  // of the list
+  size_t done;      // cubins there, or known to fail
+  size_t compiled;  // of these, compiled by this process
+  size_t failed;
+  size_t elsewhere;  // not done, and being compiled by another process when last looked at
+  size_t loaded;     // kernels
+} dw_progress;
+// 0: go on. Else dw_prepare ends with DW_CANCELLED once the compiles it has begun are over; what is done stays.
+typedef int (*dw_progress_fn)(void *user, const dw_progress *progress);
+
+typedef struct dw_prepare_options {
+  size_t size;              // sizeof(dw_prepare_options)
+  int cubins_only;          // 1: into memory and the cache; needs neither driver nor GPU
+  int threads;              // that compile; 0: one a compile slot. They end before dw_prepare does
+  dw_progress_fn progress;  // called in the calling thread, when something has changed and about ten times a second; NULL: none
+  void *progress_user;
+} dw_prepare_options;
+
+// dw_kernel_get for a whole list, so that serving never waits for a compile. Processes that prepare the same list with one cache
+// directory split it: each begins elsewhere, passes over what another one is compiling and finds it in the cache later. So N requests
+// cost N compiles in all, as many at once as the host has slots for; what a process that was killed had begun, the others take over.
+// A request that fails does not stop the others: the error is that of the first in the list. options may be NULL. count may be 0.
+DW_API dw_status dw_prepare(dw_ctx *ctx, const dw_request *list, size_t count, const dw_prepare_options *options,
+                            dw_error *error);
+
+// From here on the context compiles nothing, opens no file and takes no lock. dw_kernel_get and dw_companions_get return what was
+// loaded before, dw_cubin_build what is in memory; all else is DW_FROZEN and noted in the miss list. A call in progress in another
+// thread ends as it began. There is no way back but another context.
+DW_API dw_status dw_freeze(dw_ctx *ctx, dw_error *error);
+
+// What this context was asked for and had to compile, or refuse since frozen: JSON lines, one a request and each once, in the order
+// they were first asked for; up to 1,024. `draftwood bundle build --from-misses` takes them. Free *text with dw_free; it ends with a 0
+// that *size (may be NULL) does not count. A line has four strings:
+//   "call"     "any" or "table", the variant's; "companions" for the companion kernels
+//   "shape"    canonical text, as dw_shape_parse takes it; "companions" for those
+//   "target"   compile target, e.g. "sm_120f"
+//   "variant"  canonical text, as dw_variant_parse takes it; empty for the companions
+DW_API dw_status dw_miss_list(dw_ctx *ctx, char **text, size_t *size, dw_error *error);
+
+// Where a request was found, or why not, as lines of "name  value": its keys' inputs, each place that was looked into, and of the
+// cache directory's entries the one that is nearest with every field in which it differs. variant NULL: dw_variant_choose. Needs
+// neither compiler nor driver; reads files, so not after dw_freeze. Free *text with dw_free.
+DW_API dw_status dw_explain(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **text, dw_error *error);
 
 typedef enum dw_addressing { DW_CSR, DW_BLOCK_TABLE } dw_addressing;
 typedef enum dw_mask {
@@ -307,10 +399,11 @@ typedef struct dw_args {
   const int64_t *mask_indptr;   // BYTES_FULL: [batch + 1]
   int64_t mask_size;            // bytes at `mask`, for checks. 0: not known
   float softmax_scale;          // multiplies q . k, e.g. 1 / sqrt(192)
-  float soft_cap;               // 0: none; else a scaled score s counts as soft_cap x tanh(s / soft_cap)
+  float soft_cap;               // 0: none; else a scaled score s counts as soft_cap x tanh(s / soft_cap). 0.001 and more
   int window;                // 0: none; else a row at position p sees positions above p - window alone (itself and window - 1)
   const int32_t *positions;  // [total_q] position of each row's token in its sequence; NULL: the prefix plus the number of other
-    // drafts that the row sees, a node's depth in the tree. Read with a window only. Not below the prefix
+    // drafts that the row sees, a node's depth in the tree. Read with a window only. Not below the prefix, but for a dead node's,
+    // which does not matter
   const float *sinks;    // [heads], or NULL: a score that joins each row's softmax with no value: out shrinks, and lse holds
                          // it. A row that sees nothing else has out 0 and this as its lse, a dead one lse -inf
   int overlap_prologue;  // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
@@ -318,6 +411,14 @@ typedef struct dw_args {
   void *workspace;       // dw_workspace_size bytes
   size_t workspace_size;
   uint32_t *report;  // [DW_REPORT_WORDS], for checked kernels: what they find is added here. NULL: faults are masked alone
+  // Entries of arrays, for checks; 0: not known. One that is too short for the call is refused, but for kv_indices, whose need only
+  // the device knows: checked kernels take it as the list's end (fault TABLE).
+  int64_t kv_len_count;       // at least batch
+  int64_t qo_indptr_count;    // at least batch + 1
+  int64_t kv_indptr_count;    // at least batch + 1
+  int64_t block_table_count;  // at least (batch - 1) x block_table_stride + table_columns
+  int64_t kv_indices_count;
+  int64_t draft_slots_count;  // at least total_q
 } dw_args;
 
 // Checks what a host can check. DW_OK or DW_BAD_ARGUMENT with field, found, allowed.
@@ -347,7 +448,7 @@ DW_API dw_status dw_pack_mask(const dw_kernel *kernel, const dw_args *args, uint
   X(PARENT, "mask (parents)", "-2, -1 or an earlier node that is not dead")               \
   X(MASK_SIZE, "mask_indptr", "rows x (prefix + rows) bytes a request, within mask_size") \
   X(BIAS, "mask (bias)", "0 or -inf")                                                     \
-  X(POSITION, "positions", "not below the prefix")
+  X(POSITION, "positions", "not below the prefix, but for dead nodes")
 
 typedef enum dw_fault {
 #define X(name, array, sound) DW_FAULT_##name,

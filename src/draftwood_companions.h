@@ -109,6 +109,8 @@ typedef struct dw_compact_args {
   int next_drafts;              // added to each new length; see new_len
   int32_t *new_len;             // [batch], or NULL; not kv_len itself, which other blocks still read
   int32_t *accept_count;        // [batch], or NULL: how many were accepted
+  int overlap_prologue;         // 1: start while the kernel before this one in the stream still runs, as it may where that is
+                                // dw_tree_accept. That kernel must not write kv_len, qo_indptr, tables, indices or bases
 } dw_compact_args;
 
 // Moves, in all planes at once and in place, the row of draft accept_index[b][k] to the place of draft k of request b, that is to

@@ -500,9 +500,13 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
   int32_t *positions = (int32_t *)problem->positions.host;
   float *sinks = (float *)problem->sinks.host;
   if (positions) memset(positions, 0x80, problem->positions.bytes);
+  // Nobody looks where a dead node stands.
+  const int32_t *parents = problem->spec.mask_kind == DW_MASK_PARENTS ? (int32_t *)problem->mask.host : NULL;
   for (int b = 0; b < problem->spec.batch && positions; b++)
-    for (int i = 0; i < problem->rows[b]; i++)
-      *positions++ = committed(problem, b) + dw__random_below(&state, problem->rows[b] + 3);
+    for (int i = 0; i < problem->rows[b]; i++, parents += parents ? 1 : 0) {
+      int own = committed(problem, b) + dw__random_below(&state, problem->rows[b] + 3);
+      *positions++ = parents && *parents == -2 ? INT32_MIN : own;
+    }
   for (int h = 0; h < problem->spec.shape.heads && sinks; h++) {
     int draw = dw__random_below(&state, 8);
     sinks[h] = draw == 0 ? -INFINITY : draw == 1 ? 20 : (float)(2 * dw__random_normal(&state));
@@ -633,7 +637,7 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
     .unit_stride = problem->args.kv_token_stride,
     .page = problem->spec.shape.page,
     .elements = kv_part(&problem->spec),
-    .scale = 1,
+    .scale = problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1,
   };
   dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
   if (!status) status = fill(problem, &params, error);
@@ -666,12 +670,25 @@ dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents
 
 // ---- reading --------------------------------------------------------------------------------------------------
 
+static void fill_counts(const dw__gpu_problem *problem, int set, dw_args *args) {
+  const size_t index = problem->spec.index64 ? 8 : 4;
+  const slot_set *own = &problem->sets[set];
+  args->kv_len_count = (int64_t)(problem->kv_len.bytes / 4);
+  args->qo_indptr_count = (int64_t)(problem->qo_indptr.bytes / 4);
+  args->kv_indptr_count = (int64_t)(problem->kv_indptr.bytes / 4);
+  args->kv_indices_count = (int64_t)(own->indices.bytes / index);
+  args->draft_slots_count = (int64_t)(own->drafts.bytes / index);
+  args->block_table_count = (int64_t)(own->pages.bytes / 4);
+  args->mask_size = (int64_t)problem->mask.bytes;
+}
+
 dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
   dw_args args = problem->args;
   args.kv_indices = problem->sets[set].indices.device;
   args.draft_slots = problem->sets[set].drafts.device;
   args.block_table = problem->sets[set].pages.device;
   args.kv_pages = (int)(problem->pool_tokens / problem->spec.shape.page);
+  fill_counts(problem, set, &args);
   if (problem->spec.strided) return args;
   // Tight ones are left to the callee to fill in.
   args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;
@@ -699,6 +716,34 @@ int dw__gpu_problem_most_tokens(const dw__gpu_problem *problem) {
   for (int b = 0; b < problem->spec.batch; b++)
     if (tokens_of(problem, b) > most) most = tokens_of(problem, b);
   return most;
+}
+
+static int64_t slot_of(const dw__gpu_problem *problem, int b, int token) {
+  const dw__gpu_spec *spec = &problem->spec;
+  const slot_set *set = &problem->sets[0];
+  if (spec->addressing == DW_BLOCK_TABLE) {
+    const int32_t *pages = (int32_t *)set->pages.host + (int64_t)b * table_stride(spec);
+    return (int64_t)pages[token / spec->shape.page] * spec->shape.page + token % spec->shape.page;
+  }
+  int64_t first_row = 0;
+  for (int i = 0; i < b; i++) first_row += problem->rows[i];
+  bool apart = spec->draft_slots && token >= problem->prefix[b];
+  const void *list = apart ? set->drafts.host : set->indices.host;
+  int64_t at = apart ? first_row + token - problem->prefix[b] : ((int32_t *)problem->kv_indptr.host)[b] + token;
+  return spec->index64 ? ((const int64_t *)list)[at] : ((const int32_t *)list)[at];
+}
+
+dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token, dw_error *error) {
+  const dw_args *args = &problem->args;
+  int page = problem->spec.shape.page;
+  int64_t slot = slot_of(problem, request, token);
+  int64_t at = slot / page * args->kv_page_stride + slot % page * args->kv_token_stride;
+  dw_status status =
+    dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv + at, POISON_WORD, 2 * (size_t)kv_part(&problem->spec), error);
+  if (status || !problem->kv_rope) return status;
+  at = slot / page * args->kv_rope_page_stride + slot % page * args->kv_rope_token_stride;
+  return dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv_rope + at, POISON_WORD,
+                           2 * (size_t)rope_of(&problem->spec.shape), error);
 }
 
 // ---- outputs --------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ typedef struct dw__gpu_spec {
   int sinks;
   int overlap_prologue;
   float q_scale;        // standard deviation of q
+  float kv_scale;       // and of the tokens; 0: 1
   int64_t pool_tokens;  // at least so many; 0: a quarter more than is needed
   int sets;             // slot sets, at least 1
   int poison;           // 0: the whole pool holds numbers (benchmarks, where sets share it)
@@ -68,6 +69,9 @@ const int *dw__gpu_problem_prefix(const dw__gpu_problem *problem);
 const int *dw__gpu_problem_rows(const dw__gpu_problem *problem);
 int dw__gpu_problem_most_tokens(const dw__gpu_problem *problem);
 const dw__gpu_spec *dw__gpu_problem_spec(const dw__gpu_problem *problem);
+
+// NaN in all of a token of the first set.
+dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token, dw_error *error);
 
 // out and lse to poison, guard zones around them too.
 dw_status dw__gpu_problem_poison(dw__gpu_problem *problem, dw_error *error);

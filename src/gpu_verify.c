@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gpu_trial.h"
 #include "oracle.h"
 #include "random_case.h"
+#include "rule.h"
 
 // A buffer that grows.
 typedef struct room {
@@ -454,27 +456,63 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_di
   return status;
 }
 
-// ---- a variant against the judge -------------------------------------------------------------------------------
+// ---- judges of several widths ---------------------------------------------------------------------------------
 
-typedef struct trial {
-  dw__gpu *gpu;
-  dw__gpu_judge *judge;
-  const dw__gpu_check *check;
-  dw__gpu_problem *problem;
-  const dw_kernel *kernel;
-  dw_bounds bounds;
-  dw_args args;
-} trial;
-
-// Outputs and workspace hold NaN before every run.
-static dw_status poison(trial *t, dw_error *error) {
-  dw_status status = dw__gpu_problem_poison(t->problem, error);
-  return status ? status : dw__gpu_fill(t->gpu, t->args.workspace, 0xFF, t->args.workspace_size, error);
+static void close_pair(dw__gpu_judges *judges, int i) {
+  dw__gpu_judge_close(judges->list[i].judge);
+  dw__gpu_tools_close(judges->list[i].tools);
+  memset(&judges->list[i], 0, sizeof judges->list[i]);
 }
 
-static dw_status compare(trial *t, dw__comparison *comparison, dw_error *error) {
+dw_status dw__gpu_judges_find(dw__gpu_judges *judges, dw_ctx *ctx, dw__gpu *gpu, const dw_shape *shape, dw__gpu_tools **tools,
+                              dw__gpu_judge **judge, dw_error *error) {
+  const int qk = shape->head_dim_qk, v = shape->head_dim_v;
+  int i = 0;
+  while (i < DW__GPU_JUDGES && judges->list[i].tools && !(judges->list[i].qk == qk && judges->list[i].v == v)) i++;
+  if (i == DW__GPU_JUDGES) return dw__fail_int(error, DW_BAD_ARGUMENT, "qk, v", qk, "8 widths of vectors a run", NULL);
+  dw_status status = DW_OK;
+  if (!judges->list[i].tools) {
+    double worst;
+    judges->list[i].qk = qk;
+    judges->list[i].v = v;
+    status = dw__gpu_tools_open(ctx, gpu, qk, v, &judges->list[i].tools, error);
+    if (!status) status = dw__gpu_judge_open(judges->list[i].tools, &judges->list[i].judge, error);
+    if (!status) status = dw__gpu_judge_check(judges->list[i].judge, qk, v, &worst, error);
+    if (status) close_pair(judges, i);
+  }
+  *tools = judges->list[i].tools;
+  *judge = judges->list[i].judge;
+  return status;
+}
+
+void dw__gpu_judges_close(dw__gpu_judges *judges) {
+  for (int i = 0; i < DW__GPU_JUDGES; i++) close_pair(judges, i);
+}
+
+// ---- a variant against the judge -------------------------------------------------------------------------------
+
+typedef dw__gpu_trial trial;
+
+dw_status dw__gpu_trial_clear(trial *t, dw_error *error) {
+  dw_status status = dw__gpu_problem_poison(t->problem, error);
+  if (!status) status = dw__gpu_fill(t->gpu, t->args.workspace, 0xFF, t->args.workspace_size, error);
+  if (!status && t->args.report) status = dw__gpu_fill(t->gpu, t->args.report, 0, DW_REPORT_WORDS * sizeof(uint32_t), error);
+  return status;
+}
+
+// The contents are sound: a checked kernel has nothing to tell.
+static dw_status check_report(trial *t, dw_error *error) {
+  uint32_t report[DW_REPORT_WORDS];
+  if (!t->args.report) return DW_OK;
+  dw_status status = dw__gpu_download(t->gpu, report, t->args.report, sizeof report, error);
+  if (!status && dw_report_check(report, error)) status = error->status = DW_WRONG_RESULT;
+  return status;
+}
+
+dw_status dw__gpu_trial_compare(trial *t, dw__comparison *comparison, dw_error *error) {
   uint32_t outside = 0;
   dw_status status = dw__gpu_sync(t->gpu, error);
+  if (!status) status = check_report(t, error);
   if (!status)
     status = dw__gpu_judge_compare(t->judge, &t->check->shape, &t->args, dw__gpu_problem_rows(t->problem), comparison, error);
   if (!status) status = dw__gpu_problem_outside(t->problem, &outside, error);
@@ -494,23 +532,41 @@ static dw_status solve(trial *t, dw_error *error) {
   return dw__gpu_judge_solve(t->judge, &t->check->shape, &t->args, dw__gpu_problem_most_tokens(t->problem), error);
 }
 
-static dw_status launch(trial *t, dw_error *error) {
-  dw_status status = poison(t, error);
-  return status ? status : dw_launch(t->kernel, &t->args, dw__gpu_stream(t->gpu), error);
+dw_status dw__gpu_trial_launch(trial *t, const dw_args *args, dw_error *error) {
+  dw_status status = dw__gpu_trial_clear(t, error);
+  return status ? status : dw_launch(t->kernel, args, dw__gpu_stream(t->gpu), error);
 }
 
-static dw_status capture(trial *t, dw__graph **graph, dw_error *error) {
+// Where the capture is seen a kernel is refused; where it is not, loading one must not disturb it.
+static dw_status ask_cold(trial *t, dw_error *error) {
+  dw_variant cold;
+  dw_kernel *kernel;
+  dw_error refused = {0};
+  dw_status status = dw_variant_parse("family=reference", &cold, error);
+  if (status) return status;
+  dw__variant_add_features(&cold, dw__variant_features(&t->check->variant));
+  status = dw_kernel_get(t->ctx, &t->check->shape, &cold, &t->bounds, &kernel, &refused);
+  bool right = status == DW_OK || (status == DW_BAD_ARGUMENT && strcmp(refused.field, "stream") == 0);
+  status = right ? DW_OK
+                 : dw__fail(error, DW_WRONG_RESULT, "dw_kernel_get", refused.message,
+                            "a kernel, or a refusal that names stream", "during a capture");
+  dw_error_clear(&refused);
+  return status;
+}
+
+dw_status dw__gpu_trial_capture(trial *t, const dw_args *args, dw__graph **graph, dw_error *error) {
   void *side;
   dw_status status = dw__gpu_capture_begin(t->gpu, t->check->capture, &side, error);
   if (status) return status;
-  status = dw_launch(t->kernel, &t->args, side, error);
+  if (t->check->asks & DW__ASK_COLD) status = ask_cold(t, error);
+  if (!status) status = dw_launch(t->kernel, args, side, error);
   if (!status) return dw__gpu_capture_end(t->gpu, graph, error);
   dw__gpu_capture_drop(t->gpu);
   return status;
 }
 
 static dw_status replay(trial *t, dw__graph *graph, dw_error *error) {
-  dw_status status = poison(t, error);
+  dw_status status = dw__gpu_trial_clear(t, error);
   return status ? status : dw__gpu_replay(t->gpu, graph, error);
 }
 
@@ -524,10 +580,10 @@ static dw_status replay(trial *t, dw__graph *graph, dw_error *error) {
 static dw_status run_eager(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
   STEP("write", dw__gpu_problem_write(t->problem, &t->check->first, error));
   STEP("oracle", solve(t, error));
-  STEP("launch", launch(t, error));
-  STEP("eager", compare(t, &verdict->eager, error));
+  STEP("launch", dw__gpu_trial_launch(t, &t->args, error));
+  STEP("eager", dw__gpu_trial_compare(t, &verdict->eager, error));
   STEP("keep", dw__gpu_problem_keep(t->problem, error));
-  STEP("launch again", launch(t, error));
+  STEP("launch again", dw__gpu_trial_launch(t, &t->args, error));
   STEP("repeat", check_same(t, "a second run", error));
   return DW_OK;
 }
@@ -537,7 +593,7 @@ static dw_status run_graph(trial *t, dw__graph *graph, dw__gpu_verdict *verdict,
   STEP("write other", dw__gpu_problem_write(t->problem, &t->check->other, error));
   STEP("oracle of other", solve(t, error));
   STEP("replay", replay(t, graph, error));
-  STEP("replay of other contents", compare(t, &verdict->replay, error));
+  STEP("replay of other contents", dw__gpu_trial_compare(t, &verdict->replay, error));
   STEP("write first", dw__gpu_problem_write(t->problem, &t->check->first, error));
   STEP("replay", replay(t, graph, error));
   STEP("replay of the first contents", check_same(t, "a replay", error));
@@ -566,7 +622,7 @@ static dw_status refuse(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
   uint32_t written = 0;
   uint64_t seed = t->check->broken_seed;
   dw_status status = dw__plan_make(&t->check->shape, &t->check->variant, &t->bounds, &plan, error);
-  if (!status) status = poison(t, error);
+  if (!status) status = dw__gpu_trial_clear(t, error);
   for (int i = 0; i < t->check->broken && !status; i++) {
     status = refuse_one(t, &plan, &seed, error);
     verdict->refused += status == DW_OK;
@@ -582,12 +638,16 @@ static dw_status run_all(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
   dw_status status = run_eager(t, verdict, error);
   if (status) return status;
   if (!t->check->no_replay) {
-    STEP("capture", capture(t, &graph, error));
+    STEP("capture", dw__gpu_trial_capture(t, &t->args, &graph, error));
     status = run_graph(t, graph, verdict, error);
     dw__graph_free(t->gpu, graph);
   }
   if (status) return status;
   if (t->check->broken) STEP("refusal", refuse(t, verdict, error));
+  if (t->check->asks) {
+    status = dw__gpu_trial_ask(t, &verdict->step, error);
+    if (status) return status;
+  }
   verdict->step = "all";
   return DW_OK;
 }
@@ -595,6 +655,7 @@ static dw_status run_all(trial *t, dw__gpu_verdict *verdict, dw_error *error) {
 static dw_bounds bounds_of(const trial *t) {
   dw_bounds bounds = dw__gpu_problem_bounds(t->problem);
   bounds.split_tokens = t->check->split_tokens;
+  if (t->check->declared > bounds.kv_len) bounds.kv_len = t->check->declared;
   if (!t->check->spare) return bounds;
   bounds.total_q += 2 * t->check->shape.width;
   bounds.batch += 2;
@@ -606,7 +667,8 @@ dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge 
                          dw__gpu_verdict *verdict, dw_error *error) {
   double start = dw__seconds();
   *verdict = (dw__gpu_verdict){.step = "make"};
-  trial t = {.gpu = dw__gpu_tools_gpu(tools), .judge = judge, .check = check};
+  trial t = {.ctx = ctx, .gpu = dw__gpu_tools_gpu(tools), .judge = judge, .check = check};
+  void *report = NULL;
   dw_kernel *kernel = NULL;
   dw_status status = dw__gpu_problem_make(tools, &check->spec, &t.problem, error);
   if (!status) {
@@ -620,7 +682,10 @@ dw_status dw__gpu_verify(dw_ctx *ctx, const dw__gpu_tools *tools, dw__gpu_judge 
     t.args.workspace_size = dw_workspace_size(kernel);
     status = dw__gpu_alloc(t.gpu, t.args.workspace_size, &t.args.workspace, error);
   }
+  if (!status && check->variant.checked) status = dw__gpu_alloc(t.gpu, DW_REPORT_WORDS * sizeof(uint32_t), &report, error);
+  t.args.report = report;
   if (!status) status = run_all(&t, verdict, error);
+  if (report) dw__gpu_free(t.gpu, report);
   if (t.args.workspace) dw__gpu_free(t.gpu, t.args.workspace);
   dw__gpu_problem_free(t.problem);
   verdict->seconds = dw__seconds() - start;

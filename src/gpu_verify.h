@@ -30,6 +30,37 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_di
 void dw__gpu_oracle_distance(const dw__problem *problem, const double *out, const double *lse, const double *plain,
                              const double *cpu_plain, double *worst, double *plain_ratio);
 
+// Tools and judges, one pair for each width of vectors that a run meets.
+enum { DW__GPU_JUDGES = 8 };
+typedef struct dw__gpu_judges {
+  struct {
+    int qk, v;
+    dw__gpu_tools *tools;
+    dw__gpu_judge *judge;
+  } list[DW__GPU_JUDGES];
+} dw__gpu_judges;
+// Those for a shape; made on first use, and checked before they judge anything.
+dw_status dw__gpu_judges_find(dw__gpu_judges *judges, dw_ctx *ctx, dw__gpu *gpu, const dw_shape *shape, dw__gpu_tools **tools,
+                              dw__gpu_judge **judge, dw_error *error);
+void dw__gpu_judges_close(dw__gpu_judges *judges);
+
+// Properties that a check may ask for, or'ed.
+typedef enum dw__gpu_ask {
+  // With FIXED ranges: each request alone, and the first one with 1, 2, ... rows (lengths of the prefix only, all requests as wide as
+  // the call), give the bits of the whole call. With qo_indptr each request alone.
+  DW__ASK_OWN_RUNS = 1,
+  // With FIXED ranges, requests as wide as the call: graphs of 1, 2, 4, ... requests captured one after the other over one workspace,
+  // then replayed, the first one first, give its bits.
+  DW__ASK_ASCENDING = 2,
+  // NaN in each request's last draft reaches no row before it. For trees.
+  DW__ASK_LAST_HIDDEN = 4,
+  // A kernel that was never loaded is asked for during the capture: refused or loaded, but the capture is sound.
+  DW__ASK_COLD = 8,
+  // checked=1, FIXED ranges, three requests or more: a fault of each kind that the call has a place for is told with its field, request
+  // and place; its requests are cleared, the others keep their bits.
+  DW__ASK_FAULTS = 16,
+} dw__gpu_ask;
+
 // One variant against the GPU oracle: launched, repeated, captured and replayed over other contents. The whole of a suite's
 // case.
 typedef struct dw__gpu_check {
@@ -41,6 +72,8 @@ typedef struct dw__gpu_check {
   dw__capture_mode capture;
   int no_replay;  // eager and repeated only
   int spare;      // the kernel's bounds are larger than the problem
+  int declared;   // bounds.kv_len, where it is more than the problem needs
+  unsigned asks;  // dw__gpu_ask
   int broken;     // then so many launches with one field of the arguments spoilt, which must be refused
   uint64_t broken_seed;
 } dw__gpu_check;

@@ -29,6 +29,7 @@ static const char verify_help[] =
   "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else c++), --device gpu needs a GPU of the target.\n"
   "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
   "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.\n"
+  "--named in place of SHAPE runs the cases of users' reports on a GPU, by name; draftwood verify --named --help tells more.\n"
   "--random N in place of SHAPE runs N random valid calls, and wrong ones; draftwood verify --random 1 --help tells more.\n"
   "--companions in place of SHAPE checks the companion kernels; draftwood verify --companions --help lists its options.";
 
@@ -37,17 +38,33 @@ static const char bench_help[] =
   "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.\n"
   "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.";
 
+static const char layout_help[] =
+  "Bytes of a token and of a page as the kernels read them, for each plane of the pool; SHAPE as in draftwood gen --help.\n"
+  "Sizes are never rounded up: padding is what --token-stride and --page-stride leave between tokens and pages.";
+
 static const char cache_help[] =
   "ls lists the entries, stats counts them, inspect shows one (KEY: the first digits of its build key suffice), clear removes "
-  "all.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
+  "all.\ntrim removes what was used longest ago until the rest fits the limit; what is younger than an hour stays.\n"
+  "explain tells where the kernel for a shape is found, or in which field the nearest entry differs.\nThe directory is $DRAFTWOOD_CACHE_DIR, else $XDG_CACHE_HOME/draftwood, else ~/.cache/draftwood.";
+
+static const char bundle_help[] =
+  "A bundle is one file with many cubins: for hosts without a compiler, for fleets, for shipping. dw_bundle_add_file and\n"
+  "$DRAFTWOOD_BUNDLES (files or folders, parted by colons) put bundles in front of the cache.\n"
+  "  build    compiles kernels into a bundle      ls       lists its entries      verify   checks each entry, with no GPU\n"
+  "  diff     compares two bundles                merge    joins bundles          extract  writes cubins or fatbins as files\n"
+  "draftwood bundle ACTION --help tells more.";
 
 static const cli_command commands[] = {
   {"gen", "SHAPE [options]", "Prints the CUDA C++ source of a kernel", shape_help, cli_gen},
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
+  {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
-  {"cache", "ls|stats|clear|inspect KEY [options]", "Looks into the cache of compiled kernels", cache_help, cli_cache},
+  {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,
+   cli_cache},
+  {"bundle", "build|ls|verify|diff|merge|extract [arguments]", "Makes bundles of compiled kernels and looks into them",
+   bundle_help, cli_bundle},
   {"doctor", "[options]", "Tells what was found here, and what to do about what was not", NULL, cli_doctor},
   {"version", "", "Prints the version", NULL, cli_version},
 };

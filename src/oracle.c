@@ -478,10 +478,12 @@ static dw_status check_mask_indptr(const dw_args *args, const dw__request *reque
   return DW_OK;
 }
 
+// A dead node's does not matter.
 static dw_status check_positions(const dw_args *args, const dw__request *request, dw_error *error) {
+  const int32_t *parents = args->mask_kind == DW_MASK_PARENTS ? (const int32_t *)args->mask + request->first_row : NULL;
   for (int i = 0; i < request->rows; i++) {
     int position = args->positions[request->first_row + i];
-    if (position >= request->prefix) continue;
+    if (position >= request->prefix || (parents && parents[i] == -2)) continue;
     char field[48], allowed[48];
     snprintf(field, sizeof field, "positions[%d]", request->first_row + i);
     snprintf(allowed, sizeof allowed, "at least %d", request->prefix);

@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -140,9 +141,14 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_request_stride = a->mask_shared ? 0 : dw__or_else(a->mask_request_stride, p->width * p->mask_row_stride);
   p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
+  p->cap_near = FLT_MAX;
   if (a->soft_cap > 0.f) {
-    p->cap_scale = 2 / a->soft_cap;  // scores are in log2 units already
-    p->cap_log2 = (float)(a->soft_cap * log2e);
+    static const double series[3] = {-0.33332411, 0.132665527, -0.0466142106};  // of tanh x / x - 1, up to x = 1/2
+    const double cap = a->soft_cap * log2e;
+    p->cap_log2 = (float)cap;
+    p->cap_exponent = (float)(2 * log2e / cap);
+    p->cap_near = (float)(cap * cap / 4);
+    for (int i = 0; i < 3; i++) p->cap_series[i] = (float)(series[i] / pow(cap, 2 * (i + 1)));
   }
   p->window = a->window;
   p->positions = a->window ? a->positions : NULL;
@@ -200,6 +206,7 @@ void dw__plan_check_params(const dw_shape *shape, const dw_variant *variant, con
   p->pool_pages = a->kv_pages;
   p->kv_len_most = bounds->kv_len;
   p->mask_size = a->mask_size;
+  p->indices_most = a->kv_indices_count;
 }
 
 int dw__target_sm_count(int target) {
@@ -313,6 +320,28 @@ static dw_status check_call(const dw__plan *plan, const dw_args *a, dw_error *e)
   return DW_OK;
 }
 
+// Entries that an array has, where that is known, against those that the call may read.
+static dw_status need_count(int64_t count, const char *field, double least, const char *why, dw_error *e) {
+  if (count == 0 || (count > 0 && (double)count >= least)) return DW_OK;
+  char allowed[64];
+  snprintf(allowed, sizeof allowed, "0 (not known) or at least %.0f", least);
+  return dw__fail_int(e, DW_BAD_ARGUMENT, field, count, allowed, "%s", why);
+}
+
+static dw_status check_counts(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const double batch = a->batch, rows = a->total_q ? a->total_q : batch * (a->width ? a->width : shape->width);
+  const double stride = (double)dw__or_else(a->block_table_stride, a->table_columns);
+  const bool table = a->addressing == DW_BLOCK_TABLE;
+  TRY(need_count(a->kv_len_count, "kv_len_count", batch, "every request has a length", e));
+  if (a->qo_indptr) TRY(need_count(a->qo_indptr_count, "qo_indptr_count", batch + 1, "a request's rows have two ends", e));
+  if (!table) TRY(need_count(a->kv_indptr_count, "kv_indptr_count", batch + 1, "a request's tokens have two ends", e));
+  if (!table) TRY(need_count(a->kv_indices_count, "kv_indices_count", 0, "entries of the list of slots", e));
+  if (table)
+    TRY(need_count(a->block_table_count, "block_table_count", (batch - 1) * stride + a->table_columns,
+                   "every request has a row of table_columns pages", e));
+  return a->draft_slots ? need_count(a->draft_slots_count, "draft_slots_count", rows, "every row of q has a slot", e) : DW_OK;
+}
+
 static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
   TRY(need(a->kv, "kv", 16, e));
   TRY(check_rope(shape, a->kv_rope, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
@@ -399,9 +428,9 @@ static dw_status check_scalars(const dw_args *a, dw_error *e) {
     snprintf(found, sizeof found, "%g", (double)a->softmax_scale);
     return dw__fail(e, DW_BAD_ARGUMENT, "softmax_scale", found, "a positive number", "it multiplies q . k");
   }
-  if (!(a->soft_cap >= 0.f) || !isfinite(a->soft_cap)) {
+  if (a->soft_cap != 0.f && (!(a->soft_cap >= 1e-3f) || !isfinite(a->soft_cap))) {
     snprintf(found, sizeof found, "%g", (double)a->soft_cap);
-    return dw__fail(e, DW_BAD_ARGUMENT, "soft_cap", found, "0 (none) or a positive number", "scores stay below it");
+    return dw__fail(e, DW_BAD_ARGUMENT, "soft_cap", found, "0 (none), or 0.001 and more", "scores stay below it");
   }
   TRY(need_range(a->window, "window", 0, INT32_MAX, "tokens a row sees, itself included; 0 for all", e));
   if (a->positions) TRY(need(a->positions, "positions", 4, e));
@@ -458,6 +487,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   if (a->qo_indptr) TRY(need(a->qo_indptr, "qo_indptr", 4, e));
   if (a->report) TRY(need(a->report, "report", 4, e));
   TRY(check_kv(shape, a, e));
+  TRY(check_counts(shape, a, e));
   TRY(check_mask(shape, a, e));
   TRY(check_scalars(a, e));
   if (plan->workspace_bytes) {

@@ -59,8 +59,9 @@ static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
 static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
   if (spec->window < 0)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "window", spec->window, "0 or more", "tokens that a row sees");
-  if (!(spec->soft_cap >= 0) || isinf(spec->soft_cap))
-    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "no number of 0 or more", "0 or more", "scores stay below it");
+  if (spec->soft_cap != 0 && (!(spec->soft_cap >= 1e-3) || isinf(spec->soft_cap)))
+    return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "another number", "0 (none), or 0.001 and more",
+                    "scores stay below it");
   if (!spec->drafts_elsewhere) return DW_OK;
   if (spec->lengths_include_drafts || spec->window || spec->draft_slots)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", spec->drafts_elsewhere,
@@ -414,7 +415,7 @@ static void make_positions(maker *make) {
     for (int i = 0; i < problem->rows[b]; i++) {
       int own = problem->prefix[b] + (depth[i] > 0 ? depth[i] : 0);
       if (spec->positions == 2) own += dw__random_below(&dice, 8);
-      *positions++ = spec->window ? own : INT32_MIN;
+      *positions++ = spec->window && depth[i] >= 0 ? own : INT32_MIN;  // of a dead node as without a window: anything
     }
   }
   dw__release(parents);
@@ -563,7 +564,8 @@ static void make_scalars(maker *make) {
   problem->args.lengths_include_drafts = spec->lengths_include_drafts;
   problem->args.drafts_elsewhere = spec->drafts_elsewhere;
   problem->args.mask_kind = spec->mask_kind;
-  problem->args.mask_size = (int64_t)problem->mask_bytes;
+  // A call of no rows at all cannot say so: its total_q of 0 means batch x width.
+  problem->args.mask_size = problem->total_q ? (int64_t)problem->mask_bytes : 0;
   problem->args.kv_pages = make->pages;
   problem->args.window = spec->window;
   problem->args.soft_cap = spec->soft_cap;
@@ -572,6 +574,19 @@ static void make_scalars(maker *make) {
   problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);
   problem->spec.prefix = problem->prefix;
   if (spec->rows) problem->spec.rows = problem->rows;
+}
+
+// Each array has just as many entries as the call needs.
+static void make_counts(maker *make) {
+  dw__problem *problem = make->problem;
+  dw_args *args = &problem->args;
+  int64_t batch = problem->spec.batch, index = args->index64 ? 8 : 4;
+  args->kv_len_count = batch;
+  args->qo_indptr_count = args->qo_indptr ? batch + 1 : 0;
+  args->kv_indptr_count = args->kv_indptr ? batch + 1 : 0;
+  args->block_table_count = (int64_t)problem->table_bytes / 4;
+  args->kv_indices_count = (int64_t)problem->index_bytes / index;
+  args->draft_slots_count = (int64_t)problem->draft_slots_bytes / index;  // 0 where there are no rows
 }
 
 static void make_all(maker *make) {
@@ -586,6 +601,7 @@ static void make_all(maker *make) {
   make_sinks(make);
   make_kv(make);
   make_scalars(make);
+  make_counts(make);
 }
 
 dw_status dw__problem_make(const dw__problem_spec *spec, dw__problem **result, dw_error *error) {

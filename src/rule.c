@@ -183,8 +183,14 @@ static const struct {
                 {DW_COMBINE_MANY, 8},  {DW_COMBINE_MANY, 16}, {DW_COMBINE_MANY, 24}, {DW_COMBINE_MANY, 32},
                 {DW_COMBINE_MANY, 48}, {DW_COMBINE_MANY, 72}, {DW_COMBINE_MANY, 96}, {DW_COMBINE_MANY, 136}};
 #define ROUNDS_OF 96  // for more ranges than the last step
+#define FIXED_ROUNDS_OF 32
 
 static void choose_combine(const load *l, const dw_bounds *bounds, int ranges, dw_variant *v) {
+  if (bounds->split_tokens) {  // the order in which a row adds up may come neither from the batch nor from the longest length
+    v->combine = DW_COMBINE_MANY;
+    v->combine_splits = FIXED_ROUNDS_OF;
+    return;
+  }
   v->combine = ranges <= FEW_RANGES && l->rows * (long long)bounds->batch >= FEW_ROWS ? DW_COMBINE_FEW : DW_COMBINE_MANY;
   v->combine_splits = ROUNDS_OF;
   for (size_t i = DW__COUNT(combines); i-- > 0;)

@@ -81,11 +81,13 @@ DEV void clear_rows(const dw_params &p, const Rows &rows) {
 }
 
 // ---- KV -------------------------------------------------------------------------------------------------------
-// Tokens that the request's part of the table names.
+// Tokens that the request's part of the table names. A list that is said to go on behind the end of kv_indices ends there.
 DEV s64 table_tokens(const dw_params &p, int b) {
   if (by_table(p)) return (s64)p.table_columns * PAGE;
   const s64 first = ldg_nc_s32(p.kv_indptr + b), end = ldg_nc_s32(p.kv_indptr + b + 1);
-  return first < 0 || end < first ? -1 : end - first;
+  if (first < 0 || end < first) return -1;
+  if (!p.indices_most || end <= p.indices_most) return end - first;
+  return p.indices_most > first ? p.indices_most - first : 0;
 }
 
 // Slots of kv_indices or draft_slots from `first` on. Entries are read as they are: an int64 that is no int32 is outside, too.

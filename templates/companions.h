@@ -42,6 +42,7 @@ typedef struct dw_compact_params {
   const int *accept_index;  // [batch, accept_stride]
   long long accept_stride;
   int accept_columns;
+  int dependent;            // a dependent launch: accept_index and planes only after grid_dependency_wait
   int addressing, index64, lengths_include_drafts;
   const int *kv_len;
   dw_c_rows rows;

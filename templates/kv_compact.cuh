@@ -3,8 +3,8 @@
 // moved before. The list ends at -1, and at any id that does not ascend or is no draft, so that nothing else is ever touched.
 #pragma once
 
-// From launch to first store a block waits three times: for the lists' entries that need nothing of one another, for the drafts'
-// entries, for the rows. Whatever else there is to work out is worked out meanwhile.
+// From launch to first store a block waits three times: for what needs nothing of one another, for the drafts' entries, for the
+// rows. As a dependent launch it has done two of the three before the kernel ahead of it, which made the list, is through.
 struct DraftList {
   const void *list;
   s64 first;  // entry of draft d: at first + d, or at first + (prefix + d) / page of a block table
@@ -33,7 +33,8 @@ template <class T>
 DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   const int b = blockIdx.y, lane = lane_id();
   const s32 *list = p.accept_index + b * p.accept_stride;
-  int id = lane < p.accept_columns ? ldg_nc_s32(list + lane) : -1;
+  grid_dependents_launch();
+  int id = lane < p.accept_columns && !p.dependent ? ldg_cg_s32(list + lane) : -1;
   const int kv_len = ldg_nc_s32(p.kv_len + b);
   const Rows rows = rows_of(p.rows, b);
   DraftList l;
@@ -55,21 +56,24 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   l.prefix = tokens.prefix;
   l.first = l.table ? b * p.block_table_stride : p.draft_slots ? rows.first : (s64)listed_from + tokens.prefix;
   const int drafts = tokens.total - tokens.prefix;
+  // Where this lane's draft is, before the list says whether it moves.
+  const s64 own = lane < drafts ? draft_offset(l, planes, p.page, find_draft(l, p.page, lane)) : 0;
+  if (p.dependent) {
+    grid_dependency_wait();
+    if (lane < p.accept_columns) id = ldg_cg_s32(list + lane);
+  }
   int last = -1, kept = 0;
   for (int k0 = 0; k0 < p.accept_columns; k0 += 32) {
     const int k = k0 + lane;
-    if (k0) id = k < p.accept_columns ? ldg_nc_s32(list + k) : -1;
+    if (k0) id = k < p.accept_columns ? ldg_cg_s32(list + k) : -1;
     int before = (int)shuffle_up((u32)id, 1);
     if (lane == 0) before = last;
     const u32 ends = vote_ballot(id <= before || id >= drafts);
     const int listed = ends ? (int)lowest_bit(ends) : 32;
     const bool moves = lane < listed && id != k;
-    s64 from = 0, to = 0;
-    if (moves) {
-      const DraftPlace source = find_draft(l, p.page, id), target = find_draft(l, p.page, k);
-      from = draft_offset(l, planes, p.page, source);
-      to = draft_offset(l, planes, p.page, target);
-    }
+    s64 from = shuffle_s64(own, (u32)id & 31), to = own;
+    if (moves && id >= 32) from = draft_offset(l, planes, p.page, find_draft(l, p.page, id));
+    if (moves && k >= 32) to = draft_offset(l, planes, p.page, find_draft(l, p.page, k));
     u32 left = vote_ballot(moves);
     while (left) {
       T held[DW_C_BATCH][DW_C_COMPACT_COLUMNS];

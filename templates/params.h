@@ -55,7 +55,10 @@ typedef struct dw_params {
   long long mask_request_stride;  // BYTES_QLEN, BIAS_F32: elements
   const long long *mask_indptr;   // BYTES_FULL: [batch + 1]
   float scale_log2;        // softmax scale x log2(e)
-  float cap_scale, cap_log2;      // soft cap: score in log2 units x cap_scale = 2 log2(e) s / cap; cap x log2(e). Both 0: none
+  float cap_log2;          // soft cap x log2(e); 0: none
+  float cap_exponent;      // a score in log2 units x this = log2(e) x 2 s / cap
+  float cap_near;          // square of half the cap, in log2 units; without a cap the greatest number
+  float cap_series[3];     // of tanh x / x - 1 in squares of scores in log2 units
   int window;              // 0: none
   const int *positions;    // [total_q] or null: prefix and depth
   const float *sinks;      // [heads] or null, natural units
@@ -75,6 +78,7 @@ typedef struct dw_params {
   int kv_len_most;         // the bound on a request's tokens
   long long mask_size;     // BYTES_FULL: bytes (0: unknown)
   unsigned *faults;        // workspace: [batch] what is wrong with a request, a bit a kind; not 0: it is masked
+  long long indices_most;  // CSR: entries of kv_indices (0: unknown)
 } dw_params;
 
 #endif

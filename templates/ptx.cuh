@@ -129,6 +129,11 @@ DEV u32x4 ldg_cg_v4_if(const void *p, bool wanted) {
                : "memory");
   return v;
 }
+DEV s32 ldg_cg_s32(const s32 *p) {
+  s32 v;
+  asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
 DEV float ldg_cg_f32(const float *p) {
   float v;
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");

@@ -17,7 +17,6 @@ DEV bool lengths_with_drafts(const dw_params &p) { return CALL_TABLE || p.length
 DEV bool rows_vary(const dw_params &p) { return !CALL_TABLE && p.qo_indptr; }
 // Features that the variant has no code for are folded away.
 DEV int window(const dw_params &p) { return WITH_WINDOW ? p.window : 0; }
-DEV bool capped(const dw_params &p) { return WITH_SOFT_CAP && p.cap_log2 != 0.f; }
 DEV bool q_apart(const dw_params &p) { return WITH_Q_ROPE && p.q_rope; }
 DEV bool kv_apart(const dw_params &p) { return WITH_KV_ROPE && p.kv_rope; }
 DEV bool drafts_elsewhere(const dw_params &p) { return !CALL_TABLE && p.drafts_elsewhere; }
@@ -234,12 +233,37 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 }
 
 // ---- soft cap -------------------------------------------------------------------------------------------------
-// cap x tanh(s / cap) of a score in log2 units, by tanh x = 1 - 2 / (1 + e^2x); near 0, where that cancels, by its series. Both are
-// computed: lanes of a warp that part here cost more.
-DEV float soft_cap(const dw_params &p, float s) {
-  if (!capped(p)) return s;
-  const float exponent = s * p.cap_scale, x = exponent * 0.34657359027997265f, xx = x * x;
-  const float near = s * (1.f + xx * (-1.f / 3 + xx * (2.f / 15 - xx * (17.f / 315))));
-  const float far = p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(exponent));
-  return xx < 0.015625f ? near : far;
+// cap x tanh(s / cap) of scores in log2 units. Up to s / cap = 1/2 an odd polynomial (relative error 2e-6, near the least of its
+// degree), s + s (a ss + b ss^2 + c ss^3); above, tanh x = 1 - 2 / (1 + e^2x), which few scores of a trained model need. With no cap
+// the polynomial is 0.
+struct CapSeries {
+  float a, b, c, near;
+};
+// The compiler would fetch the parameters again in each round, and wait for them; not what depends on a length in memory.
+DEV CapSeries cap_series(const dw_params &p, const Request &r) {
+  if (!WITH_SOFT_CAP) return CapSeries{};
+  const u32 zero = r.total < 0;
+  return CapSeries{bits_to_float(float_to_bits(p.cap_series[0]) + zero), bits_to_float(float_to_bits(p.cap_series[1]) + zero),
+                   bits_to_float(float_to_bits(p.cap_series[2]) + zero), bits_to_float(float_to_bits(p.cap_near) + zero)};
+}
+// True if a score is too great for it: then soft_cap_far is due.
+template <int T>
+DEV bool soft_cap_near(const CapSeries &cap, float (&s)[T]) {
+  float most = 0.f;
+#pragma unroll
+  for (int i = 0; i < T; i++) {
+    const float ss = s[i] * s[i];
+    most = fmaxf(most, ss);
+    s[i] += s[i] * (ss * (cap.a + ss * (cap.b + ss * cap.c)));
+  }
+  return most > cap.near;
+}
+// `raw`: before soft_cap_near. A hidden token stays hidden.
+template <int T>
+DEV void soft_cap_far(const dw_params &p, const float (&raw)[T], float (&s)[T]) {
+#pragma unroll
+  for (int i = 0; i < T; i++) {
+    const float far = p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(raw[i] * p.cap_exponent));
+    if (raw[i] * raw[i] > p.cap_near) s[i] = p.cap_log2 == 0.f || raw[i] == MINUS_INF ? raw[i] : far;
+  }
 }

@@ -35,12 +35,13 @@ DEV void row_start(Row &row, const Vector &q, float scale_log2) {
 
 // Adds one visible token.
 DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
-  float score = 0.f;
+  float scores[1] = {0.f}, &score = scores[0];
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(kv[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
-  score = soft_cap(p, score);
+  const float raw[1] = {score};
+  if (WITH_SOFT_CAP && soft_cap_near(CapSeries{p.cap_series[0], p.cap_series[1], p.cap_series[2], p.cap_near}, scores)) soft_cap_far(p, raw, scores);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);

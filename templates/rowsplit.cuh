@@ -391,10 +391,6 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
       x.s[i] = MINUS_INF;
     }
   }
-  if (!capped(p)) return;
-#pragma unroll
-  for (int i = 0; i < T; i++)
-    if (x.s[i] != MINUS_INF) x.s[i] = soft_cap(p, x.s[i]);
 }
 template <int T>
 DEV float largest(const float (&v)[T]) {
@@ -506,6 +502,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SLOTS> ring;  // only to clean a tile
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
+  const CapSeries cap = cap_series(p, c.request);
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
 #pragma unroll 1
@@ -528,9 +525,26 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
       if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
     }
     float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
+    const SoftmaxRow<4, 4> raw_x = x;
+    const SoftmaxRow<16, 1> raw_y = y;
+    bool far = false;
+    if (WITH_SOFT_CAP) {
+      far = soft_cap_near(cap, x.s);
+      if (TAIL) far |= soft_cap_near(cap, y.s);
+    }
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
-    const bool grow_x = vote_any(has_x && largest(x.s) > x.max), grow_y = TAIL && vote_any(y.s[0] > y.max);
+    bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(y.s[0] > y.max);
+    if (WITH_SOFT_CAP && grow_x) {
+      if (vote_any(far)) {
+        soft_cap_far(p, raw_x.s, x.s);
+        softmax_weights(x, weights_x);
+        if (TAIL) soft_cap_far(p, raw_y.s, y.s);
+        if (TAIL) softmax_weights(y, weights_y);
+        grow_y = TAIL && vote_any(y.s[0] > y.max);
+      }
+      grow_x = vote_any(has_x && largest(x.s) > x.max);
+    }
     if (grow_x) {
       factor_x = softmax_grow(x);
       softmax_weights(x, weights_x);

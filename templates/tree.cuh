@@ -51,6 +51,7 @@ DEV void put_token(void *tokens, s64 at, int tokens64, s64 token) {
 // accepted, among equally deep ones to that of the lowest id. Shared memory holds how deep each node is matched (0: not), so
 // that a walk ends at the 32 nodes before; parents come first.
 extern "C" __global__ void __launch_bounds__(32) dw_tree_accept(const __grid_constant__ dw_accept_params p) {
+  grid_dependents_launch();
   const int b = blockIdx.x, lane = lane_id();
   const Rows rows = rows_of(p.rows, b);
   const int nodes = rows.count < p.most_nodes ? rows.count : p.most_nodes;

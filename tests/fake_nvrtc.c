@@ -52,7 +52,9 @@ static int fake_compile(dw__nvrtc_program *program, int count, const char *const
   atomic_fetch_add(&fake_nvrtc.compiles, 1);
   if (program == (dw__nvrtc_program *)&kernel_program) {
     atomic_fetch_add(&fake_nvrtc.kernel_compiles, 1);
+    if (fake_nvrtc.on_kernel) fake_nvrtc.on_kernel();
     usleep((unsigned)atomic_load(&fake_nvrtc.delay_us));
+    if (fake_nvrtc.after_kernel) fake_nvrtc.after_kernel();
   }
   // Version and builtins are asked about by a compile to PTX.
   bool probe = count > 0 && strncmp(options[0], "-arch=compute_", 14) == 0;

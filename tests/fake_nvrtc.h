@@ -15,8 +15,10 @@ typedef struct fake_nvrtc_state {
   const char *log, *ptx;  // of every program
   const char *cubin;
   size_t cubin_size;
-  atomic_int compile_result;  // what a compile answers; one to PTX only if builtins are what is wrong
-  atomic_int delay_us;        // of a kernel's compile, so that threads meet
+  atomic_int compile_result;   // what a compile answers; one to PTX only if builtins are what is wrong
+  atomic_int delay_us;         // of a kernel's compile, so that threads meet
+  void (*on_kernel)(void);     // called as a kernel's compile begins, before the delay; NULL: nothing
+  void (*after_kernel)(void);  // and after it
 
   // Seen by a test.
   atomic_int compiles, kernel_compiles;  // all; of the flow's own source

@@ -28,7 +28,20 @@
 
 #include <cmocka.h>
 
-#include "cache.h"
+#include "parts.h"
+
+// ---- the clock ------------------------------------------------------------------------------------------------
+
+static long clock_offset;
+
+// In front of the C library's: a clock that jumps.
+time_t time(time_t *at) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  time_t told = now.tv_sec + clock_offset;
+  if (at) *at = told;
+  return told;
+}
 
 // ---- helpers --------------------------------------------------------------------------------------------------
 
@@ -64,6 +77,7 @@ static void remove_tree(const char *path) {
 static int tear_down(void **state) {
   scratch *s = *state;
   dw__alloc_fail_after(0);
+  clock_offset = 0;
   remove_tree(s->folder);
   free(s);
   return 0;
@@ -1529,6 +1543,669 @@ static void O_c26_a_warm_entry_is_found_in_milliseconds(void **state) {
   dw__entry_free(&entry);
 }
 
+// ---- layers ---------------------------------------------------------------------------------------------------
+
+typedef struct stand_in {
+  dw__entry entry;   // what it has
+  dw_status answer;  // DW_OK: as it has it; else this
+  int asked, closed;
+} stand_in;
+
+static dw_status stand_in_find(void *user, const dw__digest *request, dw__entry *entry, const char **damaged) {
+  stand_in *own = user;
+  own->asked++;
+  *damaged = "checksum differs";
+  if (own->answer) return own->answer;
+  if (memcmp(request, &own->entry.request, sizeof *request)) return DW_NOT_FOUND;
+  *entry = own->entry;
+  entry->metadata = dw__strdup(own->entry.metadata);
+  entry->cubin = dw__alloc(own->entry.cubin_size);
+  memcpy(entry->cubin, own->entry.cubin, own->entry.cubin_size);
+  return DW_OK;
+}
+
+static void stand_in_close(void *user) { ((stand_in *)user)->closed++; }
+
+static void add_stand_in(dw__cache *cache, stand_in *own, const char *name, dw__layer_place place) {
+  dw__layer layer = {name, own, stand_in_find, stand_in_close};
+  assert_int_equal(dw__cache_add_layer(cache, &layer, place, NULL), DW_OK);
+}
+
+// Entry n with another cubin: tells which layer answered.
+static dw__entry other_entry(int n, int mark) {
+  dw__entry entry = make_entry(n, 600);
+  memset(entry.cubin, mark, entry.cubin_size);
+  return entry;
+}
+
+static int found_mark(dw__cache *cache, const dw__entry *asked, const char *layer, int place) {
+  dw__entry entry;
+  dw__found found;
+  if (dw__cache_find_where(cache, &asked->request, &entry, &found, NULL)) return -1;
+  assert_int_equal(found.place, place);
+  if (layer) assert_string_equal(found.layer, layer);
+  else assert_null(found.layer);
+  int mark = ((unsigned char *)entry.cubin)[0];
+  dw__entry_free(&entry);
+  return mark;
+}
+
+static void O_c35_the_first_layer_that_has_it_wins(void **state) {
+  const scratch *s = *state;
+  stand_in first = {.answer = DW_NOT_FOUND}, second = {.entry = other_entry(1, 2)}, last = {.entry = other_entry(2, 4)};
+  dw__entry own = other_entry(1, 3), miss = make_entry(9, 600);
+  publish_at(s->cache, &own);
+  dw__cache *cache = open_cache(s->cache, NULL);
+  add_stand_in(cache, &last, "system", DW__LAYER_SYSTEM);
+  add_stand_in(cache, &first, "one", DW__LAYER_BUNDLE);
+  add_stand_in(cache, &second, "two", DW__LAYER_BUNDLE);
+  dw__layer_place place;
+  assert_string_equal(dw__cache_layer_name(cache, 0, &place), "one");
+  assert_string_equal(dw__cache_layer_name(cache, 1, &place), "two");
+  assert_int_equal(place, DW__LAYER_BUNDLE);
+  assert_string_equal(dw__cache_layer_name(cache, 2, &place), "system");
+  assert_int_equal(place, DW__LAYER_SYSTEM);
+  assert_null(dw__cache_layer_name(cache, 3, NULL));
+  assert_int_equal(found_mark(cache, &own, "two", DW__NOWHERE), 2);
+  assert_int_equal(found_mark(cache, &last.entry, "system", DW__NOWHERE), 4);
+  assert_int_equal(found_mark(cache, &last.entry, NULL, DW__IN_MEMORY), 4);
+  assert_int_equal(found_mark(cache, &miss, NULL, 0), -1);
+  assert_int_equal(first.asked, 3);
+  assert_int_equal(counters(cache).hits_layers, 2);
+  assert_int_equal(files_in(s->cache, "v1/obj"), 1);  // what a layer has is not written down again
+  dw__cache_close(cache);
+  assert_true(first.closed == 1 && second.closed == 1 && last.closed == 1);
+  dw__entry_free(&second.entry);
+  dw__entry_free(&last.entry);
+  dw__entry_free(&own);
+  dw__entry_free(&miss);
+}
+
+static void O_c21_a_damaged_layer_is_passed_over(void **state) {
+  const scratch *s = *state;
+  warnings w;
+  stand_in bad = {.answer = DW_BAD_CUBIN}, unreadable = {.answer = DW_IO};
+  dw__entry own = other_entry(1, 3), missing = other_entry(2, 3);
+  publish_at(s->cache, &own);
+  dw__cache *cache = open_cache(s->cache, &w);
+  add_stand_in(cache, &bad, "/some/bundle", DW__LAYER_BUNDLE);
+  add_stand_in(cache, &unreadable, "/another", DW__LAYER_BUNDLE);
+  assert_int_equal(found_mark(cache, &own, NULL, DW__IN_DIRECTORY), 3);
+  assert_int_equal(found_mark(cache, &missing, NULL, 0), -1);
+  assert_int_equal(counters(cache).damaged, 4);
+  assert_int_equal(w.count, 1);
+  assert_non_null(strstr(w.last, "/some/bundle: damaged, will be made again"));
+  assert_int_equal(dw__cache_publish(cache, &missing, NULL), DW_OK);
+  dw__cache_close(cache);
+  assert_true(found_at(s->cache, &missing, NULL));
+  dw__entry_free(&own);
+  dw__entry_free(&missing);
+}
+
+static void too_many_layers_are_refused(void **state) {
+  const scratch *s = *state;
+  stand_in own = {.answer = DW_NOT_FOUND};
+  dw__cache *cache = open_cache(s->cache, NULL);
+  dw_error error = {0};
+  for (int i = 0; i < DW__LAYERS_MAX; i++) add_stand_in(cache, &own, "one of many", DW__LAYER_BUNDLE);
+  dw__layer more = {"one more", &own, stand_in_find, stand_in_close};
+  assert_int_equal(dw__cache_add_layer(cache, &more, DW__LAYER_BUNDLE, &error), DW_BAD_ARGUMENT);
+  assert_int_equal(own.closed, 1);
+  dw__cache_close(cache);
+  assert_int_equal(own.closed, 1 + DW__LAYERS_MAX);
+  dw_error_clear(&error);
+}
+
+static dw__cache *open_with(const dw__cache_options *options) {
+  dw__cache *cache = NULL;
+  dw_error error = {0};
+  if (dw__cache_open_with(options, &cache, &error)) fail_msg("%s", error.message);
+  return cache;
+}
+
+// Directories of the system: found, trusted as ours are, never touched.
+static void system_directories_are_only_read(void **state) {
+  const scratch *s = *state;
+  warnings w = {0};
+  char system[96], list[320], path[256];
+  dw__entry entry = make_entry(1, 600), second = make_entry(2, 600);
+  snprintf(system, sizeof system, "%s/system", s->folder);
+  publish_at(system, &entry);
+  publish_at(system, &second);
+  snprintf(list, sizeof list, ":%s/none::relative:%s/:", s->folder, system);
+  file_of(system, "obj", &entry.build, path);
+  const struct timespec old[2] = {{1000000000, 0}, {1000000000, 0}};
+  assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+  dw__cache_options options = {.directory = s->cache, .system_directories = list, .warn = record_warning, .warn_user = &w};
+  dw__cache *cache = open_with(&options);
+  assert_string_equal(dw__cache_layer_name(cache, 1, NULL), system);
+  assert_null(dw__cache_layer_name(cache, 2, NULL));
+  dw__entry found;
+  assert_int_equal(dw__cache_find(cache, &entry.request, &found, NULL), DW_OK);
+  assert_true(same_entry(&entry, &found));
+  dw__entry_free(&found);
+  struct stat file;
+  assert_int_equal(stat(path, &file), 0);
+  assert_int_equal(file.st_mtime, 1000000000);
+  assert_int_equal(files_in(s->folder, "cache"), -1);
+  assert_int_equal(w.count, 0);
+  // Not one that others can write.
+  file_of(system, "obj", &second.build, path);
+  assert_int_equal(chmod(path, 0666), 0);
+  assert_int_equal(dw__cache_find(cache, &second.request, &found, NULL), DW_NOT_FOUND);
+  assert_int_equal(w.count, 1);
+  assert_non_null(strstr(w.last, "not to be trusted"));
+  dw__cache_close(cache);
+  dw__entry_free(&entry);
+  dw__entry_free(&second);
+}
+
+// ---- locks ----------------------------------------------------------------------------------------------------
+
+static void O_c13_a_request_has_one_holder(void **state) {
+  const scratch *s = *state;
+  dw__entry one = make_entry(1, 600), two = make_entry(2, 600);
+  dw__cache *cache = open_cache(s->cache, NULL), *other = open_cache(s->cache, NULL);
+  dw__lock held, second, third;
+  assert_int_equal(dw__cache_try_lock(cache, &one.request, &held), DW__LOCKED);
+  assert_int_equal(dw__cache_try_lock(cache, &one.request, &second), DW__BUSY);  // threads too
+  assert_int_equal(second.fd, -1);
+  assert_int_equal(dw__cache_try_lock(other, &one.request, &second), DW__BUSY);
+  assert_int_equal(dw__cache_try_lock(other, &two.request, &third), DW__LOCKED);
+  dw__lock_release(&held);
+  dw__lock_release(&held);
+  assert_int_equal(dw__cache_try_lock(other, &one.request, &second), DW__LOCKED);
+  dw__lock_release(&second);
+  dw__lock_release(&third);
+  char path[128];
+  struct stat file;
+  snprintf(path, sizeof path, "%s/v1/locks", s->cache);
+  assert_int_equal(stat(path, &file), 0);
+  assert_int_equal(file.st_size, 0);
+  assert_int_equal(file.st_mode & 07777, 0600);
+  dw__cache_close(cache);
+  dw__cache_close(other);
+  dw__entry_free(&one);
+  dw__entry_free(&two);
+}
+
+static void hold_for_ever(void *user) {
+  const scratch *s = user;
+  dw__entry entry = make_entry(1, 600);
+  dw__cache *cache = open_cache(s->cache, NULL);
+  dw__lock held, slot;
+  CHECK(dw__cache_try_lock(cache, &entry.request, &held) == DW__LOCKED);
+  CHECK(dw__cache_try_slot(cache, &slot) == DW__LOCKED);
+  publish_at(s->cache, &entry);  // seen by the parent
+  pause();
+}
+
+static void O_c16_a_lock_dies_with_its_holder(void **state) {
+  scratch *s = *state;
+  dw__entry entry = make_entry(1, 600);
+  dw__cache_options options = {.directory = s->cache, .slots = 1};
+  dw__lock lock;
+  setenv("DRAFTWOOD_COMPILE_SLOTS", "1", 1);
+  pid_t child = start_child(hold_for_ever, s);
+  while (!found_at(s->cache, &entry, NULL)) usleep(1000);
+  dw__cache *cache = open_with(&options);
+  assert_int_equal(dw__cache_try_lock(cache, &entry.request, &lock), DW__BUSY);
+  assert_int_equal(dw__cache_try_slot(cache, &lock), DW__BUSY);
+  assert_int_equal(kill(child, SIGKILL), 0);
+  assert_int_equal(end_child(child), -SIGKILL);
+  assert_int_equal(dw__cache_try_lock(cache, &entry.request, &lock), DW__LOCKED);
+  dw__lock_release(&lock);
+  assert_int_equal(dw__cache_try_slot(cache, &lock), DW__LOCKED);
+  dw__lock_release(&lock);
+  dw__cache_close(cache);
+  unsetenv("DRAFTWOOD_COMPILE_SLOTS");
+  dw__entry_free(&entry);
+}
+
+static void O_c24_slots_are_counted_out(void **state) {
+  const scratch *s = *state;
+  dw__cache_options options = {.directory = s->cache, .slots = 3};
+  dw__cache *cache = open_with(&options);
+  dw__lock slots[4];
+  assert_int_equal(dw__cache_slots(cache), 3);
+  for (int i = 0; i < 3; i++) assert_int_equal(dw__cache_try_slot(cache, &slots[i]), DW__LOCKED);
+  assert_int_equal(dw__cache_try_slot(cache, &slots[3]), DW__BUSY);
+  dw__lock_release(&slots[1]);
+  assert_int_equal(dw__cache_try_slot(cache, &slots[3]), DW__LOCKED);
+  for (int i = 0; i < 4; i++) dw__lock_release(&slots[i]);
+  dw__cache_close(cache);
+  cache = open_cache(s->cache, NULL);
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  assert_in_range(dw__cache_slots(cache), 1, (unsigned long)cores);
+  dw__cache_close(cache);
+}
+
+// The lock file is as suspect as any other.
+static void links_and_strangers_files_are_no_locks(void **state) {
+  const scratch *s = *state;
+  char path[128], target[128];
+  dw__entry entry = make_entry(1, 600);
+  publish_at(s->cache, &entry);
+  dw__cache *cache = open_cache(s->cache, NULL);
+  dw__lock lock;
+  snprintf(path, sizeof path, "%s/v1/locks", s->cache);
+  snprintf(target, sizeof target, "%s/target", s->folder);
+  assert_int_equal(symlink(target, path), 0);
+  assert_int_equal(dw__cache_try_lock(cache, &entry.request, &lock), DW__UNLOCKABLE);
+  assert_int_equal(access(target, F_OK), -1);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  assert_int_equal(dw__cache_try_lock(cache, &entry.request, &lock), DW__UNLOCKABLE);
+  assert_int_equal(unlink(path), 0);
+  write_whole(path, "", 0);
+  assert_int_equal(chmod(path, 0666), 0);
+  assert_int_equal(dw__cache_try_lock(cache, &entry.request, &lock), DW__UNLOCKABLE);
+  dw__cache_close(cache);
+  dw__entry_free(&entry);
+}
+
+static void memory_only_has_no_files_for_locks(void **state) {
+  (void)state;
+  dw__cache *cache = open_cache("", NULL);
+  dw__entry entry = make_entry(1, 600);
+  dw__lock lock;
+  assert_int_equal(dw__cache_try_lock(cache, &entry.request, &lock), DW__UNLOCKABLE);
+  assert_int_equal(dw__cache_try_slot(cache, &lock), DW__UNLOCKABLE);
+  dw__cache_close(cache);
+  dw__entry_free(&entry);
+}
+
+// ---- several hosts, several users -----------------------------------------------------------------------------
+
+static void O_c17_no_lock_is_relied_on_between_hosts(void **state) {
+  const scratch *s = *state;
+  dw__entry entry = make_entry(1, 600), other = make_entry(2, 600), found;
+  dw__cache_options options = {.directory = s->cache, .remote = 1, .slots = 1};
+  char run[96];
+  snprintf(run, sizeof run, "%s/run", s->folder);
+  assert_int_equal(mkdir(run, 0700), 0);
+  setenv("XDG_RUNTIME_DIR", run, 1);
+  dw__cache *a = open_with(&options), *b = open_with(&options);
+  dw__lock lock, second;
+  assert_true(dw__cache_is_remote(a));
+  assert_int_equal(dw__cache_try_lock(a, &entry.request, &lock), DW__UNLOCKABLE);
+  assert_int_equal(dw__cache_publish(a, &entry, NULL), DW_OK);
+  assert_int_equal(dw__cache_publish(b, &other, NULL), DW_OK);
+  assert_int_equal(dw__cache_find(b, &entry.request, &found, NULL), DW_OK);
+  assert_true(same_entry(&entry, &found));
+  dw__entry_free(&found);
+  // The slots are this host's.
+  assert_int_equal(dw__cache_try_slot(a, &lock), DW__LOCKED);
+  assert_int_equal(dw__cache_try_slot(b, &second), DW__BUSY);
+  assert_int_equal(files_in(run, "draftwood/v1"), 1);
+  dw__lock_release(&lock);
+  char path[128];
+  snprintf(path, sizeof path, "%s/v1/locks", s->cache);
+  assert_int_equal(access(path, F_OK), -1);
+  unsetenv("XDG_RUNTIME_DIR");
+  dw__cache_close(a);
+  dw__cache_close(b);
+  dw__entry_free(&entry);
+  dw__entry_free(&other);
+}
+
+static void filesystems_of_several_hosts_are_known(void **state) {
+  const scratch *s = *state;
+  static const unsigned long remote[] = {0x6969, 0xFF534D42, 0x0BD00BD0, 0x65735546, 0x47504653, 0x01021997, 0x00C36400};
+  static const unsigned long local[] = {0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0x2FC12FC1, 0x73717368};
+  for (size_t i = 0; i < DW__COUNT(remote); i++) assert_true(dw__filesystem_is_remote(remote[i]));
+  for (size_t i = 0; i < DW__COUNT(local); i++) assert_false(dw__filesystem_is_remote(local[i]));
+  // Signed in struct statfs of some systems.
+  assert_true(dw__filesystem_is_remote((unsigned long)(long)(int)0xFF534D42));
+  assert_true(dw__file_is_remote(-1));
+  dw__cache *cache = open_cache(s->cache, NULL);
+  int fd = open(s->folder, O_RDONLY | O_CLOEXEC);
+  assert_int_equal(dw__cache_is_remote(cache), dw__file_is_remote(fd));
+  close(fd);
+  dw__cache_close(cache);
+}
+
+static void become(uid_t user, gid_t group) { CHECK(!setgroups(1, &group) && !setgid(group) && !setuid(user)); }
+
+static void shared_body(void *user) {
+  const scratch *s = user;
+  static const gid_t group = 40000;
+  dw__entry one = make_entry(1, 600), two = make_entry(2, 600), found;
+  dw__cache_options options = {.directory = s->cache, .shared = 1};
+  warnings w = {0};
+  if (geteuid()) _exit(CHILD_CANNOT);
+  CHECK(!chown(s->folder, 40001, group) && !chmod(s->folder, 02775));
+  for (uid_t who = 40001; who <= 40002; who++) {
+    pid_t child = fork();
+    if (child == 0) {
+      umask(077);
+      become(who, group);
+      options.warn = record_warning;
+      options.warn_user = &w;
+      dw__cache *cache = NULL;
+      CHECK(!dw__cache_open_with(&options, &cache, NULL));
+      CHECK(!dw__cache_publish(cache, who == 40001 ? &one : &two, NULL));
+      CHECK(!dw__cache_find(cache, &one.request, &found, NULL) && same_entry(&one, &found));
+      dw__lock lock;
+      CHECK(dw__cache_try_lock(cache, &one.request, &lock) == DW__LOCKED);
+      if (w.count) fprintf(stderr, "%s\n", w.last);
+      CHECK(w.count == 0 && counters(cache).publish_failures == 0 && counters(cache).published == 1);
+      _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  // Who did not ask for a shared one does not trust it, and who is not of the group cannot write it.
+  become(40002, group);
+  dw__cache *cache = open_cache(s->cache, &w);
+  CHECK(!dw__cache_directory(cache, NULL) && w.count == 1 && strstr(w.last, "belongs to user"));
+  dw__cache_close(cache);
+}
+
+static void a_shared_directory_is_its_groups(void **state) {
+  scratch *s = *state;
+  run_child(shared_body, s);
+  dw__cache_options options = {.directory = s->cache, .shared = 1};
+  assert_int_equal(chmod(s->cache, 0777), 0);
+  dw__cache *cache = open_with(&options);
+  assert_null(dw__cache_directory(cache, NULL));  // the world is no group
+  dw__cache_close(cache);
+}
+
+// ---- failures -------------------------------------------------------------------------------------------------
+
+static char *failure_at(const char *directory, const dw__digest *build) {
+  dw__cache *cache = open_cache(directory, NULL);
+  char *text = dw__cache_failure(cache, build);
+  dw__cache_close(cache);
+  return text;
+}
+
+static void failures_are_known_until_they_expire(void **state) {
+  const scratch *s = *state;
+  dw__entry entry = make_entry(1, 600);
+  dw__cache_options options = {.directory = s->cache, .failure_seconds = 100};
+  dw__cache *cache = open_with(&options);
+  assert_null(dw__cache_failure(cache, &entry.build));
+  dw__cache_fail(cache, &entry.build, "why");
+  char *text = dw__cache_failure(cache, &entry.build);
+  assert_string_equal(text, "why");
+  dw__release(text);
+  dw__cache_close(cache);
+  static const struct {
+    long offset;
+    bool known;
+  } clocks[] = {{0, true}, {99, true}, {101, false}, {1000000, false}, {-10, false}, {-1000000000, false}, {50, true}};
+  for (size_t i = 0; i < DW__COUNT(clocks); i++) {
+    clock_offset = clocks[i].offset;
+    text = failure_at(s->cache, &entry.build);
+    clock_offset = 0;
+    if ((text != NULL) != clocks[i].known) fail_msg("clock %+ld: %s", clocks[i].offset, text ? text : "not known");
+    dw__release(text);
+  }
+  // Every bit of it.
+  char path[256];
+  size_t size;
+  file_of(s->cache, "neg", &entry.build, path);
+  char *bytes = read_whole(path, &size);
+  for (size_t i = 0; i < 8 * size; i++) {
+    bytes[i / 8] = (char)(bytes[i / 8] ^ 1 << i % 8);
+    write_whole(path, bytes, size);
+    assert_null(failure_at(s->cache, &entry.build));
+    bytes[i / 8] = (char)(bytes[i / 8] ^ 1 << i % 8);
+  }
+  for (size_t n = 0; n < size; n++) {
+    write_whole(path, bytes, n);
+    assert_null(failure_at(s->cache, &entry.build));
+  }
+  dw_free(bytes);
+  dw__entry_free(&entry);
+}
+
+// ---- eviction -------------------------------------------------------------------------------------------------
+
+static void make_older(const char *directory, const dw__entry *entry, long hours) {
+  char path[256];
+  file_of(directory, "obj", &entry->build, path);
+  const struct timespec times[2] = {{time(NULL) - 3600 * hours, 0}, {time(NULL) - 3600 * hours, 0}};
+  assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+  file_of(directory, "man", &entry->request, path);
+  assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void O_c20_trim_takes_the_oldest_and_spares_the_young(void **state) {
+  const scratch *s = *state;
+  enum { COUNT = 10, BYTES = 20000 };
+  dw__entry entries[COUNT], found;
+  dw__trimmed result;
+  dw__cache *cache = open_cache(s->cache, NULL);
+  for (int i = 0; i < COUNT; i++) {
+    entries[i] = make_entry(i, BYTES);
+    assert_int_equal(dw__cache_publish(cache, &entries[i], NULL), DW_OK);
+    if (i < 8) make_older(s->cache, &entries[i], 2 + (i * 3) % 8);  // ages 2, 5, 8, 3, 6, 9, 4, 7 hours
+  }
+  char path[256];
+  snprintf(path, sizeof path, "%s/v1/tune", s->cache);
+  assert_int_equal(mkdir(path, 0700), 0);
+  snprintf(path, sizeof path, "%s/v1/tune/record", s->cache);
+  write_whole(path, "tuned", 5);
+  const struct timespec ancient[2] = {{1, 0}, {1, 0}};
+  assert_int_equal(utimensat(AT_FDCWD, path, ancient, 0), 0);
+
+  assert_int_equal(dw__cache_trim(cache, 6 * (BYTES + 1000), true, &result, NULL), DW_OK);
+  assert_int_equal(result.removed, 4);
+  assert_int_equal(result.kept, 6);
+  for (int i = 0; i < COUNT; i++)
+    assert_true(found_at(s->cache, &entries[i], NULL));  // dry; and 4 hours old and more were used now
+  for (int i = 0; i < 8; i++) make_older(s->cache, &entries[i], 2 + (i * 3) % 8);
+  assert_true(found_at(s->cache, &entries[5], NULL));  // the oldest is used
+  assert_int_equal(dw__cache_trim(cache, 6 * (BYTES + 1000), false, &result, NULL), DW_OK);
+  assert_int_equal(result.removed, 4);
+  assert_true(result.kept_bytes <= 6 * (BYTES + 1000) && result.removed_bytes > 4 * BYTES);
+  static const bool stays[COUNT] = {true, false, false, true, false, true, true, false, true, true};
+  for (int i = 0; i < COUNT; i++) {
+    file_of(s->cache, "man", &entries[i].request, path);
+    assert_int_equal(access(path, F_OK) == 0, stays[i]);
+    assert_int_equal(found_at(s->cache, &entries[i], NULL), stays[i]);
+  }
+  assert_int_equal(counters(cache).evicted, 4);
+  assert_int_equal(dw__cache_find(cache, &entries[1].request, &found, NULL), DW_OK);  // this process has it still
+  dw__entry_free(&found);
+  assert_int_equal(dw__cache_trim(cache, 0, false, &result, NULL), DW_OK);
+  assert_int_equal(files_in(s->cache, "v1/tune"), 1);
+  dw__cache_close(cache);
+  for (int i = 0; i < COUNT; i++) dw__entry_free(&entries[i]);
+}
+
+// A clock that was set back, or forth: nothing is lost that is used, nothing stays for ever.
+static void eviction_survives_clocks_that_jump(void **state) {
+  const scratch *s = *state;
+  dw__entry entry = make_entry(1, 20000), ahead = make_entry(2, 20000);
+  dw__trimmed result;
+  publish_at(s->cache, &entry);
+  publish_at(s->cache, &ahead);
+  make_older(s->cache, &ahead, -1000);
+  dw__cache *cache = open_cache(s->cache, NULL);
+  assert_int_equal(dw__cache_trim(cache, 30000, true, &result, NULL), DW_OK);
+  assert_int_equal(result.removed, 1);
+  assert_true(found_at(s->cache, &ahead, NULL));  // sets its time right
+  assert_int_equal(dw__cache_trim(cache, 0, true, &result, NULL), DW_OK);
+  assert_int_equal(result.removed, 0);
+  clock_offset = -1000000000;
+  assert_int_equal(dw__cache_trim(cache, UINT64_MAX, false, &result, NULL), DW_OK);
+  assert_int_equal(result.removed, 0);
+  clock_offset = 1000000000;
+  assert_int_equal(dw__cache_trim(cache, UINT64_MAX, false, &result, NULL), DW_OK);
+  assert_int_equal(result.removed, 0);
+  assert_true(found_at(s->cache, &entry, NULL));
+  clock_offset = 0;
+  assert_true(found_at(s->cache, &ahead, NULL));
+  dw__cache_close(cache);
+  dw__entry_free(&entry);
+  dw__entry_free(&ahead);
+}
+
+static uint64_t bytes_at(const char *directory) {
+  dw__cache *cache = open_cache(directory, NULL);
+  assert_int_equal(dw__cache_scan(cache, false, NULL, NULL, NULL), DW_OK);
+  uint64_t bytes = counters(cache).bytes;
+  dw__cache_close(cache);
+  return bytes;
+}
+
+enum { CROWD_LIMIT = 4 << 20, CROWD_BYTES = 16000, CROWD_OLD = 300, CROWD_EACH = 30 };
+typedef struct crowd {
+  const scratch *s;
+  int number;
+} crowd;
+
+// Publishes, and loads what others have: whatever is evicted meanwhile is whole or a miss.
+static void crowd_body(void *user) {
+  const crowd *own = user;
+  dw__cache_options options = {.directory = own->s->cache, .limit = CROWD_LIMIT};
+  dw__cache *cache = NULL;
+  CHECK(!dw__cache_open_with(&options, &cache, NULL));
+  for (int i = 0; i < CROWD_EACH; i++) {
+    dw__entry entry = make_entry(1000 * (own->number + 1) + i, CROWD_BYTES), old = make_entry(i * 10, CROWD_BYTES), found;
+    CHECK(!dw__cache_publish(cache, &entry, NULL));
+    if (!dw__cache_find(cache, &old.request, &found, NULL)) CHECK(same_entry(&old, &found));
+    dw__entry_free(&found);
+    dw__entry_free(&entry);
+    dw__entry_free(&old);
+  }
+  CHECK(counters(cache).damaged == 0 && counters(cache).publish_failures == 0);
+  dw__cache_close(cache);
+}
+
+static void O_c20_O_c15_the_limit_holds_while_four_processes_write(void **state) {
+  scratch *s = *state;
+  pid_t children[4];
+  crowd each[4];
+  dw__cache *cache = open_cache(s->cache, NULL);
+  for (int i = 0; i < CROWD_OLD; i++) {
+    dw__entry entry = make_entry(i, CROWD_BYTES);
+    assert_int_equal(dw__cache_publish(cache, &entry, NULL), DW_OK);
+    make_older(s->cache, &entry, 5);
+    dw__entry_free(&entry);
+  }
+  dw__cache_close(cache);
+  assert_true(bytes_at(s->cache) > CROWD_LIMIT);
+  for (int i = 0; i < 4; i++) {
+    each[i] = (crowd){s, i};
+    children[i] = start_child(crowd_body, &each[i]);
+  }
+  for (int i = 0; i < 4; i++) assert_int_equal(end_child(children[i]), 0);
+  uint64_t bytes = bytes_at(s->cache);
+  print_message("%llu bytes with a limit of %d\n", (unsigned long long)bytes, CROWD_LIMIT);
+  // Each process may write a 64th of the limit before it looks again.
+  assert_true(bytes < CROWD_LIMIT + 4 * (CROWD_LIMIT / 64 + 2 * CROWD_BYTES));
+  for (int i = 0; i < 4 * CROWD_EACH; i++) {
+    dw__entry entry = make_entry(1000 * (i / CROWD_EACH + 1) + i % CROWD_EACH, CROWD_BYTES);
+    assert_true(found_at(s->cache, &entry, NULL));  // the young ones
+    dw__entry_free(&entry);
+  }
+}
+
+static void sizes_are_read(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    uint64_t bytes;  // 0: refused
+  } cases[] = {{"1", 1},
+               {"1000000", 1000000},
+               {"4K", 4096},
+               {"512M", 512 << 20},
+               {"3G", 3ull << 30},
+               {"", 0},
+               {"-1", 0},
+               {"1T", 0},
+               {"1KB", 0},
+               {"1 K", 0},
+               {" 1", 0},
+               {"0x10", 0},
+               {"1e6", 0},
+               {"18446744073709551616", 0},
+               {"17179869184G", 0},
+               {"K", 0}};
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    uint64_t bytes = 0;
+    bool read = dw__size_parse(cases[i].text, &bytes);
+    if (read != (cases[i].bytes != 0) || (read && bytes != cases[i].bytes)) fail_msg("%s", cases[i].text);
+  }
+}
+
+static void bad_variables_are_named(void **state) {
+  const scratch *s = *state;
+  static const char *const names[] = {"DRAFTWOOD_CACHE_LIMIT", "DRAFTWOOD_CACHE_SHARED", "DRAFTWOOD_COMPILE_SLOTS"};
+  for (size_t i = 0; i < DW__COUNT(names); i++) {
+    dw__cache *cache = NULL;
+    dw_error error = {0};
+    setenv(names[i], "many", 1);
+    assert_int_equal(dw__cache_open(s->cache, NULL, NULL, &cache, &error), DW_BAD_ARGUMENT);
+    assert_string_equal(error.field, names[i]);
+    assert_string_equal(error.found, "many");
+    assert_null(cache);
+    setenv(names[i], "", 1);
+    assert_int_equal(dw__cache_open(s->cache, NULL, NULL, &cache, &error), DW_OK);
+    dw__cache_close(cache);
+    unsetenv(names[i]);
+    dw_error_clear(&error);
+  }
+}
+
+// ---- another schema -------------------------------------------------------------------------------------------
+
+static void a_newer_schema_is_left_alone(void **state) {
+  const scratch *s = *state;
+  char folder[128], path[160];
+  dw__entry entry = make_entry(1, 600);
+  publish_at(s->cache, &entry);
+  snprintf(folder, sizeof folder, "%s/v2", s->cache);
+  assert_int_equal(mkdir(folder, 0700), 0);
+  snprintf(path, sizeof path, "%s/obj", folder);
+  write_whole(path, "not a folder here", 17);
+  assert_true(found_at(s->cache, &entry, NULL));
+  dw__cache *cache = open_cache(s->cache, NULL);
+  assert_int_equal(dw__cache_clear(cache, NULL, NULL), DW_OK);
+  assert_int_equal(dw__cache_trim(cache, 0, false, NULL, NULL), DW_OK);
+  assert_int_equal(access(path, F_OK), 0);
+  dw__cache_close(cache);
+  dw__entry_free(&entry);
+}
+
+// ---- freezing -------------------------------------------------------------------------------------------------
+
+static void a_frozen_cache_knows_its_memory_alone(void **state) {
+  const scratch *s = *state;
+  dw__entry known = make_entry(1, 600), other = make_entry(2, 600), found;
+  publish_at(s->cache, &known);
+  publish_at(s->cache, &other);
+  stand_in layer = {.answer = DW_NOT_FOUND};
+  dw__cache *cache = open_cache(s->cache, NULL);
+  add_stand_in(cache, &layer, "bundle", DW__LAYER_BUNDLE);
+  assert_int_equal(dw__cache_find(cache, &known.request, &found, NULL), DW_OK);
+  dw__entry_free(&found);
+  int asked = layer.asked;
+  dw__cache_freeze(cache);
+  assert_int_equal(dw__cache_find(cache, &known.request, &found, NULL), DW_OK);
+  assert_true(same_entry(&known, &found));
+  dw__entry_free(&found);
+  assert_int_equal(dw__cache_find_build(cache, &known.build, &found, NULL), DW_OK);
+  dw__entry_free(&found);
+  assert_int_equal(dw__cache_find(cache, &other.request, &found, NULL), DW_NOT_FOUND);
+  assert_int_equal(layer.asked, asked);
+  dw__entry late = make_entry(3, 600);
+  assert_int_equal(dw__cache_publish(cache, &late, NULL), DW_OK);
+  assert_int_equal(dw__cache_find(cache, &late.request, &found, NULL), DW_NOT_FOUND);
+  dw__cache_fail(cache, &late.build, "why");
+  assert_null(dw__cache_failure(cache, &late.build));
+  dw__cache_close(cache);
+  assert_false(found_at(s->cache, &late, NULL));
+  dw__entry_free(&known);
+  dw__entry_free(&other);
+  dw__entry_free(&late);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -1579,6 +2256,26 @@ int main(void) {
     TEST(O_c14_a_rename_that_fails),
     TEST(scan_visits_every_entry_in_order),
     TEST(O_c26_a_warm_entry_is_found_in_milliseconds),
+    TEST(O_c35_the_first_layer_that_has_it_wins),
+    TEST(O_c21_a_damaged_layer_is_passed_over),
+    TEST(too_many_layers_are_refused),
+    TEST(system_directories_are_only_read),
+    TEST(O_c13_a_request_has_one_holder),
+    TEST(O_c16_a_lock_dies_with_its_holder),
+    TEST(O_c24_slots_are_counted_out),
+    TEST(links_and_strangers_files_are_no_locks),
+    TEST(memory_only_has_no_files_for_locks),
+    TEST(O_c17_no_lock_is_relied_on_between_hosts),
+    TEST(filesystems_of_several_hosts_are_known),
+    TEST(a_shared_directory_is_its_groups),
+    TEST(failures_are_known_until_they_expire),
+    TEST(O_c20_trim_takes_the_oldest_and_spares_the_young),
+    TEST(eviction_survives_clocks_that_jump),
+    TEST(O_c20_O_c15_the_limit_holds_while_four_processes_write),
+    TEST(sizes_are_read),
+    TEST(bad_variables_are_named),
+    TEST(a_newer_schema_is_left_alone),
+    TEST(a_frozen_cache_knows_its_memory_alone),
   };
   return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 
 #include "companion_checks.h"
 #include "host_run.h"
+#include "list_tests.h"
 
 #ifdef __SANITIZE_ADDRESS__
 static const bool sanitized = true;
@@ -203,14 +204,16 @@ static void add(const char *pattern, const char *before, const char *name, CMUni
 }
 
 int main(int argc, char **argv) {
-  const char *pattern = argc > 1 ? argv[1] : "*";
-  if (!dw__host_compiler()) {
+  const bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
+  const char *pattern = argc > 1 && !list ? argv[1] : "*";
+  if (!list && !dw__host_compiler()) {
     print_message("skipped: host execution needs a C++ compiler\n");
     return 77;
   }
   for (size_t i = 0; i < dw__companion_check_count; i++)
     add(pattern, "", dw__companion_checks[i].name, run_check, &dw__companion_checks[i]);
   for (size_t i = 0; i < DW__COUNT(faults); i++) add(pattern, "fault_", faults[i].name, fault_is_found, &faults[i]);
+  if (list_tests(argc, argv, tests, count)) return 0;
   if (!count) print_error("no test is named %s\n", pattern);
   return count ? _cmocka_run_group_tests("companion kernels", tests, count, open_stages, close_stages) : 1;
 }

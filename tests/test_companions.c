@@ -16,6 +16,7 @@
 #include "companions.h"
 #include "fake_driver.c"
 #include "flow.h"
+#include "list_tests.h"
 #include "problem.h"
 #include "random.h"
 
@@ -786,7 +787,7 @@ static void planners_without_memory(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(nvrtc_one_handle_a_context_and_target),
     cmocka_unit_test(nvrtc_a_handle_is_refused),
@@ -807,5 +808,6 @@ int main(void) {
     cmocka_unit_test(a_large_pool_is_planned),
     cmocka_unit_test(planners_without_memory),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -278,6 +278,7 @@ TEST(global_loads_and_stores) {
     stg_cg_v4(g->out + t, {t, 1, 2, 3});
     stg_cg_f32(g->f + t, t * 0.5f);
     CHECK_EQ(ldg_cg_v4(g->out + t).x, t);
+    CHECK_EQ(ldg_cg_s32((const s32 *)g->in + t), t * 7);
     CHECK_EQ(ldg_cg_f32(g->f + t), t * 0.5f);
     atomic_add_u32(&g->counter, t);
   };

@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "kernel_tests.h"
+#include "list_tests.h"
 
 #define BATCH_MOST 128
 
@@ -660,6 +661,29 @@ static void edges_pages_and_slots(void **state) {
     }
 }
 
+// A list that ends behind what kv_indices has is as long as what is there.
+static void edges_of_the_list(void **state) {
+  (void)state;
+  static const int prefix[3] = {33, 50, 20};
+  dw_shape shape = kt_shape(SMALL);
+  for (int v = 0; v < 2; v++)
+    for (int missing = 1; missing < 60; missing += 39) {  // of the last request, or more than it has
+      dw__problem_spec spec = kt_spec(&shape, 3, prefix, NULL);
+      spec.addressing = DW_CSR;
+      scene s = open_scene(usual[v], &spec, SMALL);
+      dw_args *a = &s.problem->args;
+      const int first = a->kv_indptr[2], end = a->kv_indptr[3];
+      kt_result without = run_without(s.kernels, &s.bounds, s.problem, &s.e, 1);
+      assert_int_equal(a->kv_indices_count, end);
+      a->kv_indices_count -= missing;
+      s.problem->index_bytes -= (size_t)missing * 4;  // and nobody may read there
+      const int there = end - missing - first;
+      if (there < 0) expect(&s.e, DW_FAULT_TABLE, 1, 1, first - a->kv_indptr[1], end - missing - a->kv_indptr[1]);
+      expect(&s.e, DW_FAULT_TABLE, 1, 2, end - first, there > 0 ? there : 0);
+      close_scene(&s, &without);
+    }
+}
+
 static void edges_of_masks(void **state) {
   (void)state;
   static const int prefix[2] = {33, 10};
@@ -708,7 +732,8 @@ static void edges_of_positions(void **state) {
     s.bounds.split_tokens = 64;
     kt_note("%s", text);
     check_sound(s.kernels, &s.bounds, problem, 1);
-    positions[2] = positions[6] = INT_MIN;  // dead (the oracle is stricter)
+    positions[2] = positions[6] = INT_MIN;  // dead
+    kt_solve(problem);
     check_sound(s.kernels, &s.bounds, problem, 1);
     kt_result without = run_without(s.kernels, &s.bounds, problem, &s.e, 1);
     positions[9] = 49;
@@ -748,11 +773,13 @@ int main(int argc, char **argv) {
     cmocka_unit_test(d09_invalid_trees),
     cmocka_unit_test(edges_rows),
     cmocka_unit_test(edges_pages_and_slots),
+    cmocka_unit_test(edges_of_the_list),
     cmocka_unit_test(edges_of_masks),
     cmocka_unit_test(edges_of_positions),
     cmocka_unit_test(pool_of_unknown_size),
     cmocka_unit_test(rows_that_overlap),
   };
+  if (list_tests(argc, argv, cases, DW__COUNT(cases))) return list_tests(argc, argv, tests, DW__COUNT(tests)) ? 0 : 1;
   const char *seed = getenv("DRAFTWOOD_TEST_SEED");
   if (seed) first_seed = strtoull(seed, NULL, 10);
   if (kt_skip()) return 77;

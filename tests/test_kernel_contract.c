@@ -20,6 +20,7 @@
 #include "companion_stage.h"
 #include "companions.h"
 #include "kernel_tests.h"
+#include "list_tests.h"
 
 #define COUNT(array) ((int)DW__COUNT(array))
 #define SMALL "mla:h=8,t=9,qk=320,v=256"
@@ -725,6 +726,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(d10_two_prompts_in_every_form),
     cmocka_unit_test(static_tree_is_its_parents),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   if (kt_skip()) return 77;
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, kt_setup, kt_teardown);

@@ -81,7 +81,7 @@ static const fault faults[] = {
   {"sink_of_the_dead", REQUEST, "if (!p.sinks || node_dead(p, r, row_node(row))) return 1.f;", "if (!p.sinks) return 1.f;"},
   {"sink_in_base_2", REQUEST, " * 1.44269504088896340736f, before = max;", ", before = max;"},
   {"sink_does_not_shrink_the_output", COMBINE, "scale = keep * reciprocal_approx(sum);", "scale = reciprocal_approx(sum);"},
-  {"cap_only_from_above", REQUEST, "p.cap_log2 - 2.f * p.cap_log2", "s < 0.f ? s : p.cap_log2 - 2.f * p.cap_log2"},
+  {"cap_only_from_above", REQUEST, "p.cap_log2 - 2.f * p.cap_log2", "s[i] < 0.f ? s[i] : p.cap_log2 - 2.f * p.cap_log2"},
   {"q_rope_of_the_first_request", REQUEST, "(s64)(r.first_row + row_node(row)) * p.q_rope_row_stride",
    "(s64)row_node(row) * p.q_rope_row_stride"},
   {"kv_rope_with_strides_of_kv", REQUEST, "p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride",

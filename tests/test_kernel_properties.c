@@ -1,6 +1,7 @@
 // What holds of every kernel whatever the numbers are: the same bits again and in every order of warps; in FIXED mode the same bits
 // whatever else is in the batch and however many rows a request brings; and the edges of the split.
 #include "kernel_tests.h"
+#include "list_tests.h"
 
 #define SHAPE "mla:h=8,t=9,qk=320,v=256"
 #define COUNT(array) ((int)DW__COUNT(array))
@@ -319,6 +320,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(groups_without_rows),
     cmocka_unit_test(long_batches),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   if (kt_skip()) return 77;
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, kt_setup, kt_teardown);

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "guard.h"
+#include "list_tests.h"
 #include "oracle.h"
 #include "problem.h"
 #include "random.h"
@@ -1757,7 +1758,7 @@ static void lack_of_memory_is_an_error(void **state) {
   assert_in_range(sweep, 30, 100);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(numbers_survive),
     cmocka_unit_test(numbers_round_to_nearest_even),
@@ -1824,5 +1825,6 @@ int main(void) {
     cmocka_unit_test(oracle_refuses_bad_scalars_and_positions),
     cmocka_unit_test(lack_of_memory_is_an_error),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

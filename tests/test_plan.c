@@ -12,6 +12,7 @@
 #include "plan.h"
 #include "random.h"
 #include "rule.h"
+#include "list_tests.h"
 #include "support.h"
 
 #define SHAPE "mla:h=8,t=9,page=16"
@@ -282,6 +283,35 @@ static void bounds_are_read_by_their_size(void **state) {
   dw_error_clear(&error);
 }
 
+// O-a06: a graph of 112 requests whose arrays were made for 100.
+static void a06_arrays_have_their_size(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE, FEW);
+  ACCEPT(good_args, (a.kv_len_count = 2, a.block_table_count = 14));
+  ACCEPT(good_args, (a.block_table_stride = 10, a.block_table_count = 17));
+  REFUSE(good_args, a.kv_len_count = 1, "kv_len_count", "1", "0 (not known) or at least 2");
+  REFUSE(good_args, a.kv_len_count = -1, "kv_len_count", "-1", "0 (not known) or at least 2");
+  REFUSE(good_args, (a.qo_indptr = AT(0), a.qo_indptr_count = 2), "qo_indptr_count", "2", "0 (not known) or at least 3");
+  REFUSE(good_args, a.block_table_count = 13, "block_table_count", "13", "0 (not known) or at least 14");
+  REFUSE(good_args, (a.block_table_stride = 10, a.block_table_count = 16), "block_table_count", "16",
+         "0 (not known) or at least 17");
+  ACCEPT(csr_args, (a.kv_indptr_count = 3, a.kv_indices_count = 1));
+  REFUSE(csr_args, a.kv_indptr_count = 2, "kv_indptr_count", "2", "0 (not known) or at least 3");
+  REFUSE(csr_args, a.kv_indices_count = -1, "kv_indices_count", "-1", "0 (not known) or at least 0");
+  ACCEPT(csr_args, (a.lengths_include_drafts = 0, a.draft_slots = memory, a.draft_slots_count = 18));
+  REFUSE(csr_args, (a.lengths_include_drafts = 0, a.draft_slots = memory, a.draft_slots_count = 17), "draft_slots_count", "17",
+         "0 (not known) or at least 18");
+  // Of arrays that the call does not have nothing is asked.
+  ACCEPT(good_args, (a.qo_indptr_count = 1, a.kv_indptr_count = 1, a.draft_slots_count = 1));
+  ACCEPT(csr_args, a.block_table_count = 1);
+  // The graph's own sizes, as a kernel for it has them.
+  r.bounds.batch = 112;
+  r.bounds.total_q = 112 * 9;
+  REFUSE(good_args, (a.batch = 112, a.kv_len_count = 100), "kv_len_count", "100", "0 (not known) or at least 112");
+  REFUSE(csr_args, (a.batch = 112, a.kv_indptr_count = 101), "kv_indptr_count", "101", "0 (not known) or at least 113");
+  REFUSE(good_args, (a.batch = 112, a.block_table_count = 700), "block_table_count", "700", "0 (not known) or at least 784");
+}
+
 static void rows_are_checked(void **state) {
   (void)state;
   rig r = make_rig(SHAPE, FEW);
@@ -454,8 +484,8 @@ static void parts_and_scalars_are_checked(void **state) {
   REFUSE(good_args, a.kv_pages = -1, "kv_pages", "-1", "0 to 2147483647");
   REFUSE(good_args, a.report = AT(2), "report", "2", "its type's alignment");
   ACCEPT(good_args, (a.kv_pages = 7, a.report = AT(4)));
-  REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none) or a positive number");
-  REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none) or a positive number");
+  REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none), or 0.001 and more");
+  REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none), or 0.001 and more");
   REFUSE(good_args, a.window = -1, "window", "-1", "0 to 2147483647");
   REFUSE(good_args, a.positions = AT(2), "positions", "2", "its type's alignment");
   REFUSE(good_args, a.sinks = AT(1), "sinks", "1", "its type's alignment");
@@ -710,7 +740,7 @@ static void everything_listed_is_chosen(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(bounds_are_refused),
     cmocka_unit_test(table_kernels_split_by_auto),
@@ -719,6 +749,7 @@ int main(void) {
     cmocka_unit_test(null_is_refused_or_nothing),
     cmocka_unit_test(impossible_shapes_have_no_variant),
     cmocka_unit_test(bounds_are_read_by_their_size),
+    cmocka_unit_test(a06_arrays_have_their_size),
     cmocka_unit_test(rows_are_checked),
     cmocka_unit_test(vectors_are_checked),
     cmocka_unit_test(kv_is_checked),
@@ -734,5 +765,6 @@ int main(void) {
     cmocka_unit_test(every_choice_is_listed),
     cmocka_unit_test(everything_listed_is_chosen),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

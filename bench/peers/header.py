@@ -2,8 +2,8 @@
 import ctypes
 import re
 
-PLAIN = {"int": ctypes.c_int, "size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64, "float": ctypes.c_float,
-         "double": ctypes.c_double, "char": ctypes.c_char, "uint64_t": ctypes.c_uint64}
+PLAIN = {"signed char": ctypes.c_byte, "int": ctypes.c_int, "size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64,
+         "float": ctypes.c_float, "double": ctypes.c_double, "char": ctypes.c_char, "uint64_t": ctypes.c_uint64}
 
 
 def clean(text):
@@ -25,7 +25,7 @@ def enums(text):
 
 
 def field_type(declaration, known):
-    match = re.fullmatch(r"(?:const )?(?:struct )?(\w+) (\**)(\w+)(?:\[(\w+)\])?", declaration)
+    match = re.fullmatch(r"(?:const )?(?:struct )?(signed char|\w+) (\**)(\w+)(?:\[(\w+)\])?", declaration)
     if not match:
         raise ValueError(f"draftwood.h: {declaration!r} is not understood")
     base, stars, name, count = match.groups()

@@ -13,7 +13,7 @@
 // clang-format off
 #define DW_HOST_FUNCTIONS(X)                                                                                          \
   X(sync_warp) X(shuffle) X(shuffle_xor) X(shuffle_up) X(vote_any) X(vote_ballot) X(ldg_nc_s32) X(ldg_nc_s64)         \
-  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
+  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
   X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) \
   X(sts_u32x4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4)                 \
   X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(cp_async_16)                     \
@@ -188,6 +188,7 @@ DEV u32 ldg_nc_u8(const void *p) { return dw_host_ldg<u8>(DW_HOST_FN_ldg_nc_u8, 
 DEV u32x4 ldg_nc_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_nc_v4, p); }
 DEV u32x4 ldg_cg_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_cg_v4, p); }
 DEV u32x4 ldg_cg_v4_if(const void *p, bool wanted) { return wanted ? ldg_cg_v4(p) : u32x4{}; }
+DEV s32 ldg_cg_s32(const s32 *p) { return dw_host_ldg<s32>(DW_HOST_FN_ldg_cg_s32, p); }
 DEV float ldg_cg_f32(const float *p) { return dw_host_ldg<float>(DW_HOST_FN_ldg_cg_f32, p); }
 DEV void stg_cg_v4(void *p, u32x4 v) { dw_host_stg(DW_HOST_FN_stg_cg_v4, p, v); }
 DEV void stg_cg_f32(float *p, float v) { dw_host_stg(DW_HOST_FN_stg_cg_f32, p, v); }

@@ -11,10 +11,14 @@ library=$(dirname "$(find "$prefix" -name libdraftwood.so)")
 export LD_LIBRARY_PATH=$library
 
 echo "by find_package"
-cmake -S "$here" -B "$folder/build" -DCMAKE_PREFIX_PATH="$prefix" >"$folder/log" && cmake --build "$folder/build" >>"$folder/log" ||
+export DRAFTWOOD_CACHE_DIR=$folder/cache
+cmake -S "$here" -B "$folder/build" -DCMAKE_PREFIX_PATH="$prefix" -DDRAFTWOOD_COMMAND="$prefix/bin/draftwood" >"$folder/log" && cmake --build "$folder/build" >>"$folder/log" ||
   { cat "$folder/log"; exit 1; }
 "$folder/build/outside"
 "$folder/build/outside_cxx"
+
+echo "a bundle in the program, without a compiler"
+env -u HOME DRAFTWOOD_CACHE_DIR= DRAFTWOOD_NVRTC=/nonexistent "$folder/build/embedded"
 
 echo "the example of a host engine"
 cmake -S "$here/../../runtime/examples" -B "$folder/example" -DCMAKE_PREFIX_PATH="$prefix" >"$folder/log" &&
