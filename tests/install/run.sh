@@ -20,6 +20,14 @@ cmake -S "$here" -B "$folder/build" -DCMAKE_PREFIX_PATH="$prefix" -DDRAFTWOOD_CO
 echo "a bundle in the program, without a compiler"
 env -u HOME DRAFTWOOD_CACHE_DIR= DRAFTWOOD_NVRTC=/nonexistent "$folder/build/embedded"
 
+echo "the example of a host engine"
+cmake -S "$here/../../runtime/examples" -B "$folder/example" -DCMAKE_PREFIX_PATH="$prefix" >"$folder/log" &&
+  cmake --build "$folder/example" >>"$folder/log" || { cat "$folder/log"; exit 1; }
+DRAFTWOOD_DRIVER=$(realpath "$1")/libsoft_gpu.so DRAFTWOOD_CACHE_DIR=$folder/cache "$folder/example/verify_step" --small
+result=0
+DRAFTWOOD_DRIVER=$folder/none.so "$folder/example/verify_step" || result=$?
+[ $result = 77 ]
+
 echo "by pkg-config"
 export PKG_CONFIG_PATH=$library/pkgconfig
 # The tree was configured for another prefix; pkg-config is told where it lies now.
