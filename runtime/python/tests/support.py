@@ -17,12 +17,13 @@ except ImportError as missing:
     skip(f"NumPy cannot be imported ({missing})")
 
 
+def driver_path():
+    return os.environ.get("DRAFTWOOD_DRIVER") or skip("DRAFTWOOD_DRIVER names no stand-in of the driver")
+
+
 def open_gpu():
     """Makes the primary context of the driver's first device current in this thread."""
-    path = os.environ.get("DRAFTWOOD_DRIVER")
-    if not path:
-        skip("DRAFTWOOD_DRIVER does not name the software GPU")
-    driver, context = ctypes.CDLL(path), ctypes.c_void_p()
+    driver, context = ctypes.CDLL(driver_path()), ctypes.c_void_p()
     assert driver.cuInit(0) == 0
     assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert driver.cuCtxSetCurrent(context) == 0

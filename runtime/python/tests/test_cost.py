@@ -4,7 +4,7 @@ import statistics
 import time
 import unittest
 
-from support import Device, aligned, np, open_gpu
+from support import Device, aligned, driver_path, np
 
 import draftwood as dw
 
@@ -18,7 +18,7 @@ class Stream:
 
 class Cost(unittest.TestCase):
     def test_a_prepared_call(self):
-        open_gpu()
+        driver_path()
         room = Device(aligned(1 << 20))  # nothing is read or written
         with dw.Context() as context:
             kernel = context.kernel("mla:h=8,t=9,page=64,target=sm_90,limits=sm_120",

@@ -6,9 +6,8 @@ import os
 from typing import Any, NoReturn
 
 from . import _abi
+from ._version import __version__
 from .errors import BY_STATUS, InternalError
-
-__version__ = "0.1.0"
 
 
 def _load() -> ctypes.CDLL:
