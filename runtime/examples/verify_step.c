@@ -204,26 +204,34 @@ static void log_line(void *user, dw_log_level level, const char *message) {
   if (level >= DW_LOG_WARNING) fprintf(stderr, "draftwood: %s\n", message);
 }
 
-// Everything that may compile, read files or load, before the first request: a kernel for each size of batch.
+// Everything that may compile, read files or load, before the first request: a kernel for each size of batch. Afterwards the
+// context is frozen, so that a kernel somebody forgot is an error and never a compile while serving.
 static void prepare(engine *e) {
   const settings *s = &e->set;
   const dw_options options = {.size = sizeof options, .log = log_line};
   char text[DW_TEXT_MAX];
   dw_shape shape;
+  dw_bounds bounds[BUCKETS_MAX];
+  dw_request list[BUCKETS_MAX];
   snprintf(text, sizeof text, "mla:h=%d,t=%d,page=%d,target=sm_%d,limits=%s", s->heads, s->width, s->page, e->target,
            e->target < 120 ? "sm_120" : "native");
   DW(dw_ctx_create(&options, &e->ctx, &error));
   DW(dw_shape_parse(text, &shape, &error));
-  DW(dw_companions_get(e->ctx, 0, &e->companions, &error));
-  for (int batch = 1; e->bucket_count < BUCKETS_MAX; batch = batch * 2 < s->batch ? batch * 2 : s->batch) {
-    bucket *b = &e->buckets[e->bucket_count++];
+  for (int batch = 1, last = 0; !last; batch = batch * 2 < s->batch ? batch * 2 : s->batch) {
+    const int i = e->bucket_count++;
+    last = batch == s->batch || e->bucket_count == BUCKETS_MAX;
+    e->buckets[i].batch = batch;
     // DW_CALL_TABLE: block tables, lengths with drafts, `width` rows a request. Trees are filled up with dead nodes.
-    dw_bounds bounds = {.size = sizeof bounds, .batch = batch, .kv_len = e->longest, .call = DW_CALL_TABLE};
-    b->batch = batch;
-    DW(dw_kernel_get(e->ctx, &shape, NULL, &bounds, &b->kernel, &error));
-    const size_t bytes = dw_workspace_size(b->kernel);
+    bounds[i] = (dw_bounds){.size = sizeof *bounds, .batch = batch, .kv_len = e->longest, .call = DW_CALL_TABLE};
+    list[i] = (dw_request){.shape = &shape, .bounds = &bounds[i]};
+  }
+  DW(dw_companions_get(e->ctx, 0, &e->companions, &error));
+  DW(dw_prepare(e->ctx, list, (size_t)e->bucket_count, NULL, &error));
+  DW(dw_freeze(e->ctx, &error));
+  for (int i = 0; i < e->bucket_count; i++) {
+    DW(dw_kernel_get(e->ctx, &shape, NULL, &bounds[i], &e->buckets[i].kernel, &error));
+    const size_t bytes = dw_workspace_size(e->buckets[i].kernel);
     if (bytes > e->workspace_bytes) e->workspace_bytes = bytes;
-    if (batch == s->batch) break;
   }
 }
 

@@ -1,0 +1,25 @@
+"""draftwood: tree-verify attention kernels for speculative decoding, made to order for one shape.
+
+    context = draftwood.Context()
+    kernel = context.kernel("kimi-k2.6-tp8,t=9,page=64", draftwood.Bounds(batch=8, kv_len=131072))
+    call = kernel.bind(q=q, out=out, kv=kv, kv_len=kv_len, block_table=table, mask=parents,
+                       mask_kind=draftwood.Mask.PARENTS, softmax_scale=0.0721688, workspace=workspace)
+    call.launch(torch.cuda.current_stream())
+
+`build` and everything on the host need neither GPU nor torch.
+"""
+from ._abi import Addressing, Attention, CallKind, Combine, DType, Family, Fault, Feature, LogLevel, Mask, Status
+from ._library import __version__
+from .arrays import Array, stream_handle, view
+from .calls import REPORT_WORDS, Call, VerifyCall
+from .companions import Companions, Planes, States
+from .context import Context, Cubin, Kernel, Progress, Request, Resources, Stats, build, check_report
+from .errors import (BadArgument, BadBundle, BadCubin, BadShape, Cancelled, CompileError, DraftwoodError, DriverError,
+                     FileError, Frozen, HostExecution, InternalError, NoCompiler, NoDriver, NotApplicable, NotFound,
+                     OutOfMemory, TemplateError, UnsupportedTarget, WrongArch, WrongResult)
+from .pools import Defrag, MoveList, Pool, move_plan
+from .shapes import Bounds, Shape, Variant, presets
+from .trees import (Accepted, accept_check, tree_check, tree_depths, tree_from_paths, tree_from_sets, tree_mask,
+                    tree_positions, tree_walk)
+
+__all__ = [name for name in dir() if not name.startswith("_")] + ["__version__"]

@@ -1,0 +1,1 @@
+"""What engines hand over, as calls of draftwood."""

@@ -1,0 +1,304 @@
+"""Verify calls and companions on a GPU made of software, against an oracle in double precision."""
+import gc
+import unittest
+
+from support import (ROW_BOUND, Device, aligned, aligned_bf16, exact, from_bf16, np, open_gpu, row_errors, sees)
+
+import draftwood as dw
+
+QK, V, SCALE = 576, 512, 0.0721688
+HEADS, WIDTH, PAGE, BATCH, LONGEST = 2, 4, 16, 2, 64
+SHAPE = f"mla:h={HEADS},t={WIDTH},page={PAGE},target=sm_90,limits=sm_120"
+PREFIX = [21, 40]
+TREES = [[-1, 0, 0, 1], [-1, -1, 1, -2]]
+
+
+def i32(values):
+    return Device(np.array(values, np.int32))
+
+
+def bf16(array):
+    return dw.view(Device(array), "bf16")
+
+
+class Problem:
+    """A pool, two requests with a tree each, and what is right."""
+
+    def __init__(self, page=PAGE, seed=1):
+        random = np.random.default_rng(seed)
+        pages = BATCH * LONGEST // page
+        self.page = page
+        self.kv = aligned_bf16(random, pages, page, QK)
+        self.q = aligned_bf16(random, BATCH * WIDTH, HEADS, QK)
+        self.table = random.permutation(pages).astype(np.int32).reshape(BATCH, -1)
+        self.lengths = np.array(PREFIX, np.int32) + WIDTH
+        self.out = aligned(BATCH * WIDTH * HEADS * V * 2).view(np.uint16).reshape(-1, HEADS, V)
+        self.lse = np.full((BATCH * WIDTH, HEADS), np.nan, np.float32)
+
+    def slots(self, b):
+        return [int(self.table[b, t // self.page]) * self.page + t % self.page for t in range(self.lengths[b])]
+
+    def check(self, test, trees=TREES, base=np.e):
+        q, pool = from_bf16(self.q), from_bf16(self.kv).reshape(-1, QK)
+        for b in range(BATCH):
+            keys = pool[self.slots(b)]
+            for node in range(WIDTH):
+                seen = sees(trees[b], node)
+                visible = [trees[b][node] != -2 and (t < PREFIX[b] or t - PREFIX[b] in seen) for t in range(len(keys))]
+                right, lse = exact(q[b * WIDTH + node], keys, V, SCALE, visible)
+                found = from_bf16(self.out[b * WIDTH + node])
+                test.assertLessEqual(row_errors(found, right).max(), ROW_BOUND, (b, node))
+                np.testing.assert_allclose(self.lse[b * WIDTH + node], lse / np.log(base), atol=1e-4)
+
+
+class Calls(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        open_gpu()
+        cls.context = dw.Context()
+        cls.kernel = cls.context.kernel(SHAPE, dw.Bounds(batch=BATCH, kv_len=LONGEST))
+        cls.workspace = Device(aligned(cls.kernel.workspace_size))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.context.close()
+
+    def bind(self, p, **more):
+        given = {"q": bf16(p.q), "out": bf16(p.out), "kv": bf16(p.kv), "kv_len": Device(p.lengths), "lse": Device(p.lse),
+                 "lse_base": "e", "block_table": Device(p.table), "mask": i32([TREES[0] + TREES[1]][0]),
+                 "mask_kind": dw.Mask.PARENTS, "softmax_scale": SCALE, "workspace": self.workspace, **more}
+        return self.kernel.bind(**given)
+
+    def test_parents(self):
+        p = Problem()
+        self.bind(p).launch()
+        p.check(self)
+
+    def test_repeated_with_new_contents(self):
+        p = Problem()
+        call = self.bind(p)
+        call.launch(0)
+        first = p.out.copy()
+        other = Problem(seed=2)
+        p.q[...] = other.q
+        call.launch(0)
+        self.assertFalse((first == p.out).all())
+        p.check(self)
+
+    def test_bits_and_base_two(self):
+        p = Problem()
+        bits = np.array([*dw.tree_mask(TREES[0]), *dw.tree_mask(TREES[1])], np.uint32).reshape(-1, 1)
+        bits[7] = 0  # a dead node's row sees the prefix, as bits
+        self.bind(p, mask=Device(bits), mask_kind=dw.Mask.BITS, lse_base=2).launch()
+        p.out[7], p.lse[7] = 0, -np.inf
+        p.check(self, base=2)
+
+    def test_bytes_bias_and_matrices_for_all(self):
+        tree = TREES[0]
+        matrix = np.array([[j in sees(tree, i) for j in range(WIDTH)] for i in range(WIDTH)], np.uint8)
+        for value, kind in ((matrix, dw.Mask.BYTES_QLEN), (np.stack([matrix] * BATCH), dw.Mask.BYTES_QLEN),
+                            (np.where(matrix, 0, -np.inf).astype(np.float32), dw.Mask.BIAS_F32)):
+            p = Problem()
+            self.bind(p, mask=Device(value), mask_kind=kind).launch()
+            p.check(self, trees=[tree] * BATCH)
+
+    def test_chain(self):
+        p = Problem()
+        self.bind(p, mask=None, mask_kind=dw.Mask.NONE).launch()
+        p.check(self, trees=[[-1, 0, 1, 2]] * BATCH)
+
+    def test_padding_and_ragged_rows(self):
+        """Buffers longer than the call: batch and total_q say what counts."""
+        p = Problem()
+        rows = i32([0, 4, 8, 99])
+        lengths = i32([*p.lengths, -5])
+        self.bind(p, qo_indptr=rows, kv_len=lengths, batch=BATCH, total_q=BATCH * WIDTH).launch()
+        p.check(self)
+
+    def test_strided_tensors(self):
+        p, wide = Problem(), np.zeros((BATCH * WIDTH, HEADS, QK + 64), np.uint16)
+        room = aligned(wide.nbytes).view(np.uint16).reshape(wide.shape)
+        room[..., :QK] = p.q
+        self.bind(p, q=bf16(room[..., :QK])).launch()
+        p.check(self)
+
+    def test_update(self):
+        p, other = Problem(), Problem(seed=3)
+        call = self.bind(p)
+        call.update(kv=bf16(other.kv), q=bf16(other.q), block_table=Device(other.table))
+        p.kv, p.q, p.table = other.kv, other.q, other.table
+        with self.assertRaises(dw.BadArgument):
+            call.update(q=bf16(p.q[:, :1]))
+        with self.assertRaises(dw.BadArgument):
+            call.update(nonsense=1)
+        call.launch()
+        p.check(self)
+
+    def test_arrays_live_as_long_as_the_call(self):
+        p = Problem()
+        call = self.bind(p, mask=i32(TREES[0] + TREES[1]))
+        gc.collect()
+        self.assertTrue(any(getattr(array.owner, "array", None) is not None for array in call._keep))
+        call.launch()
+        p.check(self)
+
+    def test_refusals(self):
+        p = Problem()
+        half = np.zeros((BATCH * WIDTH, HEADS, V), np.float16)
+        wrong = {"q": bf16(p.q[..., :V]), "out": Device(half), "kv": bf16(p.kv[:, :8]), "kv_len": Device(p.lengths.astype(np.int64)),
+                 "lse": Device(p.lse[:3]), "block_table": None, "mask": i32([0]), "mask_kind": dw.Mask.STATIC,
+                 "workspace": Device(aligned(512)), "batch": 9, "lengths": "all", "lse_base": 10, "soft_cap": 30.0,
+                 "total_q": 7, "softmax_scale": float("nan")}
+        fields = {"mask_kind": "mask", "batch": "q", "workspace": "workspace_size", "total_q": "q"}
+        for name, value in wrong.items():
+            with self.subTest(name), self.assertRaises(dw.BadArgument) as caught:
+                self.bind(p, **{name: value})
+            self.assertEqual(caught.exception.field, fields.get(name, name), caught.exception)
+            self.assertTrue(caught.exception.allowed)
+
+    def test_a_short_array_is_refused(self):
+        p = Problem()
+        with self.assertRaises(dw.BadArgument) as caught:
+            self.bind(p, qo_indptr=i32([0, 4]))
+        self.assertIn("qo_indptr", caught.exception.field)
+
+    def test_closed_context(self):
+        with dw.Context() as context:
+            kernel = context.kernel(SHAPE, dw.Bounds(batch=BATCH, kv_len=LONGEST))
+            self.assertEqual(kernel.variant, self.kernel.variant)
+            p = Problem()
+            call = kernel.bind(q=bf16(p.q), out=bf16(p.out), kv=bf16(p.kv), kv_len=Device(p.lengths), softmax_scale=SCALE,
+                               block_table=Device(p.table), workspace=self.workspace)
+        with self.assertRaises(dw.BadArgument) as caught:
+            call.launch()
+        self.assertEqual(caught.exception.field, "kernel")
+
+
+class Checked(unittest.TestCase):
+    def test_report(self):
+        open_gpu()
+        with dw.Context() as context:
+            bounds = dw.Bounds(batch=BATCH, kv_len=LONGEST)
+            variant = dw.Variant.choose(SHAPE, bounds).replace(checked=1)
+            kernel = context.kernel(SHAPE, bounds, variant)
+            p, report = Problem(), np.zeros(dw.REPORT_WORDS, np.uint32)
+            p.table[1, 0] = 4711
+            kernel.bind(q=bf16(p.q), out=bf16(p.out), kv=bf16(p.kv), kv_len=Device(p.lengths), softmax_scale=SCALE,
+                        block_table=Device(p.table), workspace=Device(aligned(kernel.workspace_size)),
+                        report=Device(report)).launch()
+            self.assertFalse(p.out[WIDTH:].any())
+            self.assertTrue(p.out[:WIDTH].any())
+            with self.assertRaises(dw.BadArgument) as caught:
+                dw.check_report(report.tobytes())
+            self.assertIn("4711 for request 1", str(caught.exception))
+
+
+class CompanionCalls(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        open_gpu()
+        cls.context = dw.Context()
+        cls.companions = cls.context.companions()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.context.close()
+
+    def test_a_step(self):
+        """Expand, accept, compact: as the functions on the host say, and the pool's rows."""
+        parents, drafts, targets = TREES[0] + TREES[1], [5, 6, 7, 8, 1, 2, 3, 0], [7, 1, 9, 4, 0, 3, 11, 0]
+        depths, positions = np.zeros(8, np.int32), np.zeros(8, np.int64)
+        mask = np.zeros((8, 1), np.uint32)
+        lengths = np.array(PREFIX, np.int32) + WIDTH
+        self.companions.tree_expand(i32(parents), batch=BATCH, width=WIDTH, kv_len=Device(lengths), depths=Device(depths),
+                                    positions=Device(positions), mask=Device(mask)).launch()
+        self.assertEqual(list(depths), [*dw.tree_depths(TREES[0]), *dw.tree_depths(TREES[1])])
+        self.assertEqual(list(positions[:4]), list(dw.tree_positions(TREES[0], PREFIX[0])))
+        self.assertEqual(list(mask[:, 0]), [*dw.tree_mask(TREES[0]), *dw.tree_mask(TREES[1])])
+
+        accepted, count, bonus = np.zeros((BATCH, WIDTH), np.int32), np.zeros(BATCH, np.int32), np.zeros(BATCH, np.int32)
+        self.companions.tree_accept(i32(parents), i32(drafts), i32(targets), batch=BATCH, width=WIDTH, accept_index=Device(accepted),
+                                    accept_count=Device(count), bonus_tokens=Device(bonus)).launch()
+        for b in range(BATCH):
+            rows = slice(b * WIDTH, (b + 1) * WIDTH)
+            walked = dw.tree_walk(TREES[b], drafts[rows], targets[rows])
+            self.assertEqual(tuple(accepted[b, :count[b]]), walked.path)
+            self.assertEqual(bonus[b], walked.bonus)
+        self.assertEqual(list(accepted[0]), [0, 2, -1, -1])
+
+        p, new_len = Problem(), np.zeros(BATCH, np.int32)
+        before = p.kv.copy()
+        planes = dw.Planes(Device(np.array([p.kv.ctypes.data], np.uint64)), row_bytes=2 * QK)
+        self.companions.kv_compact(planes, kv_len=Device(lengths), accept_index=Device(accepted), width=WIDTH, page=PAGE,
+                                   block_table=Device(p.table), new_len=Device(new_len), next_drafts=WIDTH).launch()
+        self.assertEqual(list(new_len), [PREFIX[b] + count[b] + WIDTH for b in range(BATCH)])
+        right, flat = before.reshape(-1, QK).copy(), before.reshape(-1, QK)
+        for b in range(BATCH):
+            for k in range(count[b]):
+                right[p.slots(b)[PREFIX[b] + k]] = flat[p.slots(b)[PREFIX[b] + accepted[b, k]]]
+        self.assertTrue((p.kv.reshape(-1, QK) == right).all())
+        self.assertFalse((before == p.kv).all())
+
+    def test_merge(self):
+        random = np.random.default_rng(5)
+        out, lse = random.standard_normal((3, 4, HEADS, V)).astype(np.float32), random.standard_normal((3, 4, HEADS)).astype(np.float32)
+        merged, total = np.zeros((4, HEADS, V), np.float32), np.zeros((4, HEADS), np.float32)
+        self.companions.merge_states(dw.States(Device(out), Device(lse), "e"), Device(merged), Device(total), "e").launch()
+        weights = np.exp(lse.astype(np.float64))
+        np.testing.assert_allclose(merged, (out * weights[..., None]).sum(0) / weights.sum(0)[..., None], atol=1e-5)
+        np.testing.assert_allclose(total, np.log(weights.sum(0)), atol=1e-5)
+        singles = [dw.States(Device(out[i]), Device(np.ascontiguousarray(lse[i].T).T), "e") for i in range(3)]
+        again = np.zeros_like(merged)
+        self.companions.merge_states(singles, Device(again)).launch()
+        np.testing.assert_allclose(again, merged, atol=1e-6)
+
+    def test_defrag_and_move(self):
+        tables, tokens = [[5, 1], [3, 7, 0]], [20, 33]
+        planned = dw.Pool(8, tables, tokens, page=PAGE).defrag()
+        pool = aligned_bf16(np.random.default_rng(6), 8, PAGE, QK)
+        before = pool.copy()
+        moves = aligned(len(planned.list.data), 16)
+        moves[...] = np.frombuffer(planned.list.data, np.uint8)
+        planes = dw.Planes(Device(np.array([pool.ctypes.data], np.int64)), row_bytes=2 * QK)
+        self.companions.kv_move(planes, Device(moves), planned.list.teams, page=PAGE).launch()
+        for b in range(2):
+            self.assertTrue((pool[list(planned.tables[b])] == before[tables[b]]).all())
+        self.assertFalse((pool == before).all())
+
+    def test_refusals(self):
+        p = Problem()
+        planes = dw.Planes(Device(np.array([p.kv.ctypes.data], np.uint64)), row_bytes=2 * QK)
+        lengths, accepted = Device(p.lengths), i32([[0, -1]] * BATCH)
+        with self.assertRaises(dw.BadArgument) as caught:
+            self.companions.kv_compact(planes, kv_len=lengths, accept_index=i32([[0]]), width=WIDTH)
+        self.assertEqual(caught.exception.field, "accept_index")
+        call = self.companions.kv_compact(planes, kv_len=lengths, accept_index=accepted, width=WIDTH, page=PAGE)
+        with self.assertRaises(dw.BadArgument):
+            call.launch()  # no table
+        with self.assertRaises(dw.BadArgument):
+            self.companions.kv_compact([planes] * 5, kv_len=lengths, accept_index=accepted, width=WIDTH)
+        with self.assertRaises(dw.BadArgument):
+            self.companions.tree_expand(i32([0] * 7), batch=2, width=WIDTH)
+
+
+class Slots(unittest.TestCase):
+    """CSR: token slots of 64 bits, the prefix alone, drafts in slots of their own."""
+
+    def test_slots(self):
+        open_gpu()
+        shape = dw.Shape.parse(SHAPE).replace(page=1)
+        with dw.Context() as context:
+            kernel = context.kernel(shape, dw.Bounds(batch=BATCH, kv_len=LONGEST))
+            p = Problem(page=1)
+            slots = [p.slots(b) for b in range(BATCH)]
+            indices = np.concatenate([slots[b][:PREFIX[b]] for b in range(BATCH)]).astype(np.int64)
+            drafts = np.concatenate([slots[b][PREFIX[b]:] for b in range(BATCH)]).astype(np.int64)
+            kernel.bind(q=bf16(p.q), out=bf16(p.out), kv=bf16(p.kv), kv_len=i32(PREFIX), lengths="prefix", lse=Device(p.lse),
+                        lse_base="e", kv_indptr=i32([0, *np.cumsum(PREFIX)]), kv_indices=Device(indices),
+                        draft_slots=Device(drafts), mask=i32(TREES[0] + TREES[1]), mask_kind=dw.Mask.PARENTS,
+                        softmax_scale=SCALE, workspace=Device(aligned(kernel.workspace_size))).launch()
+            p.check(self)
+
+
+if __name__ == "__main__":
+    unittest.main()
