@@ -35,6 +35,6 @@ with draftwood.Context() as context:
     print("loaded from the wheel:", *sorted(carried))
     print("built:", context.build("kimi-k2.6-tp8,t=4").target)
 END
-for test in host calls; do
+for test in host calls sglang; do
   PYTHONPATH=$tools DRAFTWOOD_DRIVER=$2 venv/bin/python "$here/test_$test.py"
 done
