@@ -9,7 +9,7 @@
 `build` and everything on the host need neither GPU nor torch.
 """
 from ._abi import Addressing, Attention, CallKind, Combine, DType, Family, Fault, Feature, LogLevel, Mask, Status
-from ._library import __version__
+from ._version import __version__
 from .arrays import Array, stream_handle, view
 from .calls import REPORT_WORDS, Call, VerifyCall
 from .companions import Companions, Planes, States
