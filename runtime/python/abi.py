@@ -117,10 +117,7 @@ def functions(text):
 
 def python(header):
     text = preprocess(header)
-    lines = ['"""The C side of draftwood.h. Made from the header by abi.py; not to be edited."""', "from ctypes import (",
-             "    " + ", ".join(["Structure", "c_char_p", "c_void_p"] + sorted(set(SCALARS.values()) - {"c_uint8"})) + ")",
-             "from enum import IntEnum, IntFlag", ""]
-    lines += [f"{name} = {value}" for name, value in sorted(constants(header).items())]
+    lines = [f"{name} = {value}" for name, value in sorted(constants(header).items())]
     for name, members in enums(text):
         if name not in ENUMS:
             raise SystemExit(f"abi.py: the enum {name} is not named in ENUMS")
@@ -134,7 +131,10 @@ def python(header):
     for name, result, given in functions(text):
         lines += [f'    "{name}": ({result}, ({", ".join(given)}{"," if len(given) == 1 else ""})),']
     # Long signatures take a second line.
-    return re.sub(r'^(    "\w+": \(\w+,) (\(.{80,})$', r"\1\n        \2", "\n".join(lines) + "\n}\n", flags=re.M)
+    body = re.sub(r'^(    "\w+": \(\w+,) (\(.{80,})$', r"\1\n        \2", "\n".join(lines) + "\n}\n", flags=re.M)
+    imports = ["Structure"] + sorted(set(re.findall(r"\bc_\w+", body)))
+    return ('"""The C side of draftwood.h. Made from the header by abi.py; not to be edited."""\n'
+            f"from ctypes import {', '.join(imports)}\nfrom enum import IntEnum, IntFlag\n\n{body}")
 
 
 def offsets(header):

@@ -9,7 +9,7 @@
 `build` and everything on the host need neither GPU nor torch.
 """
 from ._abi import Addressing, Attention, CallKind, Combine, DType, Family, Fault, Feature, LogLevel, Mask, Status
-from ._library import __version__
+from ._version import __version__
 from .arrays import Array, stream_handle, view
 from .calls import REPORT_WORDS, Call, VerifyCall
 from .companions import Companions, Planes, States
@@ -22,4 +22,13 @@ from .shapes import Bounds, Shape, Variant, presets
 from .trees import (Accepted, accept_check, tree_check, tree_depths, tree_from_paths, tree_from_sets, tree_mask,
                     tree_positions, tree_walk)
 
-__all__ = [name for name in dir() if not name.startswith("_")] + ["__version__"]
+__all__ = [
+    "__version__", "accept_check", "Accepted", "Addressing", "Array", "Attention", "BadArgument", "BadBundle",
+    "BadCubin", "BadShape", "Bounds", "build", "Call", "CallKind", "Cancelled", "check_report", "Combine", "Companions",
+    "CompileError", "Context", "Cubin", "Defrag", "DraftwoodError", "DriverError", "DType", "Family", "Fault",
+    "Feature", "FileError", "Frozen", "HostExecution", "InternalError", "Kernel", "LogLevel", "Mask", "move_plan",
+    "MoveList", "NoCompiler", "NoDriver", "NotApplicable", "NotFound", "OutOfMemory", "Planes", "Pool", "presets",
+    "Progress", "REPORT_WORDS", "Request", "Resources", "Shape", "States", "Stats", "Status", "stream_handle",
+    "TemplateError", "tree_check", "tree_depths", "tree_from_paths", "tree_from_sets", "tree_mask", "tree_positions",
+    "tree_walk", "UnsupportedTarget", "Variant", "VerifyCall", "view", "WrongArch", "WrongResult"
+]

@@ -1,6 +1,5 @@
 """The C side of draftwood.h. Made from the header by abi.py; not to be edited."""
-from ctypes import (
-    Structure, c_char_p, c_void_p, c_byte, c_char, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64)
+from ctypes import Structure, c_byte, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from enum import IntEnum, IntFlag
 
 DW_FAULT_WORDS = 4

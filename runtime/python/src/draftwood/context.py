@@ -5,8 +5,8 @@ import ctypes
 import json
 import logging
 import weakref
-from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Callable, Iterable, Sequence, TypeVar
 
 from . import _abi
 from ._abi import LogLevel, Mask
@@ -16,6 +16,7 @@ from .companions import Companions
 from .errors import bad_argument
 from .shapes import Bounds, Shape, Variant
 
+_T = TypeVar("_T")
 _LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 _ProgressFunction = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_abi.Progress))
 _LOGGING_LEVELS = {LogLevel.DEBUG: logging.DEBUG, LogLevel.INFO: logging.INFO, LogLevel.WARNING: logging.WARNING}
@@ -89,8 +90,8 @@ class Request:
     variant: Variant | None = None
 
 
-def _values(struct: ctypes.Structure, cls: Any) -> Any:
-    return cls(**{name: getattr(struct, name) for name in cls.__dataclass_fields__})
+def _values(struct: ctypes.Structure, cls: type[_T]) -> _T:
+    return cls(**{field.name: getattr(struct, field.name) for field in fields(cls)})  # type: ignore[arg-type]
 
 
 def _take_cubin(pointer: ctypes.c_void_p) -> Cubin:

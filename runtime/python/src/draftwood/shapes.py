@@ -55,7 +55,7 @@ class _Value:
         return f"{type(self).__name__}({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and bytes(self._struct) == bytes(other._struct)  # type: ignore[attr-defined]
+        return type(self) is type(other) and bytes(self._struct) == bytes(other._struct)
 
     def __hash__(self) -> int:
         return hash(bytes(self._struct))
