@@ -239,10 +239,10 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 struct CapSeries {
   float a, b, c, near;
 };
-// The compiler would fetch the parameters again in each round, and wait for them; not what depends on a length in memory.
-DEV CapSeries cap_series(const dw_params &p, const Request &r) {
+// Where that is done in a loop the compiler would fetch the parameters in each round, and wait for them; not what depends on a `zero`
+// that comes from memory.
+DEV CapSeries cap_series(const dw_params &p, u32 zero = 0) {
   if (!WITH_SOFT_CAP) return CapSeries{};
-  const u32 zero = r.total < 0;
   return CapSeries{bits_to_float(float_to_bits(p.cap_series[0]) + zero), bits_to_float(float_to_bits(p.cap_series[1]) + zero),
                    bits_to_float(float_to_bits(p.cap_series[2]) + zero), bits_to_float(float_to_bits(p.cap_near) + zero)};
 }

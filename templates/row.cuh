@@ -41,7 +41,7 @@ DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
   const float raw[1] = {score};
-  if (WITH_SOFT_CAP && soft_cap_near(CapSeries{p.cap_series[0], p.cap_series[1], p.cap_series[2], p.cap_near}, scores)) soft_cap_far(p, raw, scores);
+  if (WITH_SOFT_CAP && soft_cap_near(cap_series(p), scores)) soft_cap_far(p, raw, scores);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);

@@ -2,6 +2,9 @@
 #ifndef DRAFTWOOD_TESTS_SUPPORT_H
 #define DRAFTWOOD_TESTS_SUPPORT_H
 
+#include <stdio.h>
+#include <unistd.h>
+
 #include "core.h"
 
 #ifndef TEST_SOURCE_DIR
@@ -22,5 +25,14 @@ int remove_folder(void **state);
 const char *path_of(const char *name);
 void write_bytes(const char *name, const void *data, size_t size);
 void write_text(const char *name, const char *text);
+
+// In a child process: says where, and ends it. cmocka's own asserts must not run there.
+#define CHECK(condition)                                              \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      _exit(1);                                                       \
+    }                                                                 \
+  } while (0)
 
 #endif

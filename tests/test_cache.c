@@ -29,6 +29,7 @@
 #include <cmocka.h>
 
 #include "parts.h"
+#include "support.h"
 
 // ---- the clock ------------------------------------------------------------------------------------------------
 
@@ -186,14 +187,6 @@ static int files_in(const char *directory, const char *below) {
   return count;
 }
 
-// In a child: says where, and ends it. cmocka's own asserts must not run there.
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      _exit(1);                                                       \
-    }                                                                 \
-  } while (0)
 enum { CHILD_CANNOT = 77 };
 
 static pid_t start_child(void (*body)(void *), void *user) {

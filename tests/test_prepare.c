@@ -176,15 +176,6 @@ static int end_processes(const pid_t *children, int count) {
   return well;
 }
 
-// In a child: says where, and ends it.
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      _exit(1);                                                       \
-    }                                                                 \
-  } while (0)
-
 static void prepare_all(int number) {
   static list wanted;
   (void)number;

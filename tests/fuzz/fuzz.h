@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 // Inputs that the reader took for sound, so that a corpus that went stale is found out.
@@ -22,6 +24,20 @@ void fuzz_seeds(const char *folder);
       abort();                                                                       \
     }                                                                                \
   } while (0)
+
+// The bytes as they are, and again with the checksum at their end made right, so that what lies behind its check is met, too.
+static inline void fuzz_with_checksum(const uint8_t *data, size_t size, void (*try_bytes)(const char *bytes, size_t size)) {
+  XXH128_canonical_t checksum;
+  try_bytes((const char *)data, size);
+  if (size < sizeof checksum) return;
+  char *mended = malloc(size);
+  FUZZ_CHECK(mended);
+  memcpy(mended, data, size);
+  XXH128_canonicalFromHash(&checksum, XXH3_128bits(mended, size - sizeof checksum));
+  memcpy(mended + size - sizeof checksum, &checksum, sizeof checksum);
+  try_bytes(mended, size);
+  free(mended);
+}
 
 // For fuzz_seeds.
 static inline void fuzz_write_seed(const char *folder, const char *name, const void *data, size_t size) {
