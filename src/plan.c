@@ -143,12 +143,12 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->scale_log2 = (float)(a->softmax_scale * log2e);
   p->cap_near = FLT_MAX;
   if (a->soft_cap > 0.f) {
-    static const double series[3] = {-0.33332411, 0.132665527, -0.0466142106};  // of tanh x / x - 1, up to x = 1/2
-    const double cap = a->soft_cap * log2e;
+    static const double series[2] = {-0.33269163, 0.1214117};           // of tanh x / x - 1, up to x = 2/5
+    const double cap = a->soft_cap * log2e, raw = p->scale_log2 / cap;  // q . k x raw = s / cap
     p->cap_log2 = (float)cap;
-    p->cap_exponent = (float)(2 * log2e / cap);
-    p->cap_near = (float)(cap * cap / 4);
-    for (int i = 0; i < 3; i++) p->cap_series[i] = (float)(series[i] / pow(cap, 2 * (i + 1)));
+    p->cap_exponent = (float)(2 * log2e * raw);
+    p->cap_near = (float)fmin(0.16 / (raw * raw), FLT_MAX);
+    for (int i = 0; i < 2; i++) p->cap_series[i] = (float)(p->scale_log2 * series[i] * pow(raw, 2 * (i + 1)));
   }
   p->window = a->window;
   p->positions = a->window ? a->positions : NULL;

@@ -25,6 +25,7 @@ DEV Vector token_vector(const dw_params &p, const Request &r, int t) {
 }
 
 DEV void row_start(Row &row, const Vector &q, float scale_log2) {
+  if (WITH_SOFT_CAP) scale_log2 = 1.f;  // the cap applies it
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) row.q[i] = kv_to_float(q[lane_id() + 32 * i]) * scale_log2;
 #pragma unroll
@@ -40,8 +41,10 @@ DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
   for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(kv[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
-  const float raw[1] = {score};
-  if (WITH_SOFT_CAP && soft_cap_near(cap_series(p), scores)) soft_cap_far(p, raw, scores);
+  if (WITH_SOFT_CAP) {
+    const float raw[1] = {score};
+    if (soft_cap_near(cap_series(p), raw, scores)) soft_cap_far(p, raw, scores);
+  }
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);
