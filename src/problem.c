@@ -37,8 +37,10 @@ static dw_status check_request(const dw__problem_spec *spec, int request, dw_err
 }
 
 static dw_status check_rope(const dw__problem_spec *spec, dw_error *error) {
-  if (spec->shape.head_dim_qk > spec->shape.head_dim_v || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
-  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: no part lies apart");
+  bool may = spec->shape.attention == DW_MLA && spec->shape.head_dim_qk > spec->shape.head_dim_v;
+  if (may || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
+  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0",
+                      "GQA, or qk is v: no part lies apart");
 }
 
 static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
@@ -75,8 +77,6 @@ static dw_status check(const dw__problem_spec *spec, dw_error *error) {
   if (!status) status = check_rope(spec, error);
   if (!status) status = check_scalars(spec, error);
   if (status) return status;
-  if (spec->shape.attention != DW_MLA)
-    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (spec->batch < 1)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests of the problem");
   if (!spec->prefix) return dw__fail(error, DW_BAD_ARGUMENT, "prefix", "NULL", "a list", "committed tokens of each request");
@@ -111,7 +111,9 @@ typedef struct maker {
   int pages, table_pages;  // of the pool; most pages of a request
   int *units;              // the pool's slots (CSR) or pages (block table) in the order in which requests take them
   int taken;
-  pieces kv, kv_rope;  // the pool
+  pieces kv, kv_rope;          // the pool
+  dw__plane k_plane, v_plane;  // GQA: within kv.at and v
+  uint16_t *v;
 } maker;
 
 enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK, STREAM_POSITIONS, STREAM_SINKS };
@@ -175,8 +177,10 @@ static void make_strides(maker *make) {
   args->out_head_stride = shape->head_dim_v + 8;
   args->out_row_stride = shape->heads * args->out_head_stride + 16;
   args->lse_row_stride = shape->heads + 3;
-  args->kv_token_stride = first_part(shape, spec->kv_rope) + 24;
-  args->kv_page_stride = shape->page * args->kv_token_stride + 40;
+  if (shape->attention == DW_MLA) {
+    args->kv_token_stride = first_part(shape, spec->kv_rope) + 24;
+    args->kv_page_stride = shape->page * args->kv_token_stride + 40;
+  }
   if (spec->q_rope) {
     args->q_rope_head_stride = last_part(shape) + 16;
     args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + 8;
@@ -458,11 +462,32 @@ static void poison_pool(maker *make, uint16_t *kv, size_t bytes) {
   for (size_t i = 0; i < bytes / 2 && kv; i++) kv[i] = pattern[i % 4];
 }
 
+// Tight planes of their own leave every stride to its default.
+static void make_planes(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  const dw_shape *shape = &spec->shape;
+  const bool share = dw__planes_share(spec->planes);
+  dw__planes_lay(shape, spec->planes, spec->strided, &make->k_plane, &make->v_plane);
+  size_t k = dw__plane_extent(shape, &make->k_plane, make->pages), v = dw__plane_extent(shape, &make->v_plane, make->pages);
+  make->kv.at = array(make, 2 * (share && v > k ? v : k), &problem->kv_bytes);
+  make->v = share ? make->kv.at : array(make, 2 * v, &problem->v_bytes);
+  poison_pool(make, make->kv.at, problem->kv_bytes);
+  poison_pool(make, make->v, problem->v_bytes);
+  if (spec->strided || spec->planes) dw__planes_args(&make->k_plane, &make->v_plane, &problem->args);
+  problem->args.kv = make->kv.at;
+  if (!make->failed) problem->args.v = make->v + make->v_plane.first;
+}
+
 static void make_pool(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
   const dw_shape *shape = &spec->shape;
   dw_args *args = &problem->args;
+  if (shape->attention == DW_GQA) {
+    make_planes(make);
+    return;
+  }
   make->kv = make_pieces(make, make->pages, args->kv_page_stride, shape->page, args->kv_token_stride,
                          first_part(shape, spec->kv_rope), &problem->kv_bytes);
   poison_pool(make, make->kv.at, problem->kv_bytes);
@@ -478,8 +503,22 @@ static uint16_t *place_in(const pieces *pool, int64_t slot, int page) {
   return pool->at + slot / page * pool->outer + slot % page * pool->inner;
 }
 
+static void write_heads(const maker *make, uint64_t *seed, uint16_t *pool, const dw__plane *plane, int64_t slot) {
+  const dw_shape *shape = &make->problem->spec.shape;
+  for (int h = 0; h < shape->kv_heads; h++) {
+    uint16_t *to = pool + dw__plane_place(shape, plane, slot, h);
+    for (int d = 0; d < plane->size; d++) dw__from_float(shape->kv, dw__random_normal(seed), &to[d]);
+  }
+}
+
 static void write_token(const maker *make, int request, int token, int64_t slot) {
   const dw_shape *shape = &make->problem->spec.shape;
+  if (shape->attention == DW_GQA) {
+    uint64_t seed = stream(make, STREAM_KV, request, token);
+    write_heads(make, &seed, make->kv.at, &make->k_plane, slot);
+    write_heads(make, &seed, make->v, &make->v_plane, slot);
+    return;
+  }
   int first = first_part(shape, make->problem->spec.kv_rope);
   uint16_t *to = place_in(&make->kv, slot, shape->page);
   uint64_t seed = stream(make, STREAM_KV, request, token);
@@ -571,7 +610,7 @@ static void make_scalars(maker *make) {
   problem->args.soft_cap = spec->soft_cap;
   problem->args.lse_base_e = spec->lse_base_e;
   // 1 / sqrt(192) for DeepSeek's 576, so that scores spread as they do there.
-  problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);
+  problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / (spec->shape.attention == DW_MLA ? 3.f : 1.f));
   problem->spec.prefix = problem->prefix;
   if (spec->rows) problem->spec.rows = problem->rows;
 }

@@ -10,6 +10,9 @@ struct Request {
   DEV int rows() const { return nodes * HEADS; }
 };
 
+constexpr bool GQA = KV_HEADS > 0;
+constexpr int GROUP = GQA ? HEADS / KV_HEADS : HEADS;  // query heads that share a KV head
+
 // What the caller promised about its calls is folded into the code (CALL_TABLE: a block table, lengths that include the drafts,
 // `width` rows a request, all in AUTO mode); the rest is asked at run time.
 DEV bool by_table(const dw_params &p) { return CALL_TABLE || p.addressing == DW_P_BLOCK_TABLE; }
@@ -87,6 +90,13 @@ DEV const u8 *pool_address(const dw_params &p, const void *pool, s64 page_stride
 }
 DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
   return pool_address(p, p.kv, p.kv_page_stride, p.kv_token_stride, entry, t);
+}
+// GQA: the K and the V of a token that a KV head has.
+DEV const u8 *key_address(const dw_params &p, int entry, int t, int kv_head) {
+  return kv_address(p, entry, t) + kv_head * p.kv_head_stride * 2;
+}
+DEV const u8 *value_address(const dw_params &p, int entry, int t, int kv_head) {
+  return pool_address(p, p.v, p.v_page_stride, p.v_token_stride, entry, t) + kv_head * p.v_head_stride * 2;
 }
 DEV const u8 *kv_rope_address(const dw_params &p, int entry, int t) {  // elements from V on; kv_apart(p) is given
   return pool_address(p, p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride, entry, t);

@@ -18,10 +18,20 @@ DEV Vector query_vector(const dw_params &p, const Request &r, int row) {
   const u16 *q = (const u16 *)p.q + q_offset(p, r, row);
   return Vector{q, (const u16 *)((const u8 *)(q + V) + q_rope_shift(p, r, row))};
 }
-DEV Vector token_vector(const dw_params &p, const Request &r, int t) {
+struct Token {
+  Vector key;
+  const u16 *value;
+};
+// As a row of the request has it.
+DEV Token row_token(const dw_params &p, const Request &r, int row, int t) {
   const int entry = kv_entry(p, r, t);
+  if (GQA) {
+    const int kv_head = row_head(row) / GROUP;
+    const u16 *key = (const u16 *)key_address(p, entry, t, kv_head);
+    return Token{Vector{key, key + V}, (const u16 *)value_address(p, entry, t, kv_head)};
+  }
   const u16 *kv = (const u16 *)kv_address(p, entry, t);
-  return Vector{kv, kv_apart(p) ? (const u16 *)kv_rope_address(p, entry, t) : kv + V};
+  return Token{Vector{kv, kv_apart(p) ? (const u16 *)kv_rope_address(p, entry, t) : kv + V}, kv};
 }
 
 DEV void row_start(Row &row, const Vector &q, float scale_log2) {
@@ -35,10 +45,10 @@ DEV void row_start(Row &row, const Vector &q, float scale_log2) {
 }
 
 // Adds one visible token.
-DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
+DEV void add_token(const dw_params &p, Row &row, const Token &token) {
   float scores[1] = {0.f}, &score = scores[0];
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(kv[lane_id() + 32 * i]);
+  for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(token.key[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
   if (WITH_SOFT_CAP) {
@@ -51,7 +61,7 @@ DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
   row.max = max;
   row.sum = row.sum * keep + weight;
 #pragma unroll
-  for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * kv_to_float(kv[lane_id() + 32 * i]);
+  for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * kv_to_float(token.value[lane_id() + 32 * i]);
 }
 
 // 1 / sum and the log-sum-exp in base 2; a row that saw nothing has output 0 and lse -inf, one that looks at NaN is NaN.

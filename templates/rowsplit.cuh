@@ -9,6 +9,7 @@
 //
 // grid (row groups, KV ranges, batch), 512 threads.
 #pragma once
+#include "fragments.cuh"
 
 // ---- layout ---------------------------------------------------------------------------------------------------
 constexpr int WARPGROUP = 128;
@@ -185,15 +186,6 @@ struct Query {
   u32 b[K_STEPS][NT][2];  // B fragments
   u32x4 raw[NT][K_STEPS / 2];
 };
-
-// Turns a 4 x 4 matrix of words held by the four lanes of a quad (lane = row) around.
-DEV void transpose_quad(u32x4 &v) {
-  const bool odd = lane_id() & 1, high = lane_id() & 2;
-  const u32 s0 = shuffle_xor(odd ? v.x : v.y, 1), s1 = shuffle_xor(odd ? v.z : v.w, 1);
-  const u32 a0 = odd ? s0 : v.x, a1 = odd ? v.y : s0, a2 = odd ? s1 : v.z, a3 = odd ? v.w : s1;
-  const u32 t0 = shuffle_xor(high ? a0 : a2, 2), t1 = shuffle_xor(high ? a1 : a3, 2);
-  v = u32x4{high ? t0 : a0, high ? t1 : a1, high ? a2 : t0, high ? a3 : t1};
-}
 
 // Byte `at` of a row of q.
 DEV const u8 *query_at(const u8 *row, int at, s64 shift) { return row + at + (at >= V * 2 ? shift : 0); }
@@ -475,19 +467,11 @@ DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
 // Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
 // scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
 // a token keeps its NaN through the score.)
-DEV u32 finite_halves(u32 w) {
-  const u32 exponent = KV_F16 ? 0x7c00u : 0x7f80u;
-  if ((w & exponent) == exponent) w &= 0xffff0000u;
-  if ((w >> 16 & exponent) == exponent) w &= 0x0000ffffu;
-  return w;
-}
 DEV void clean_tile(const Cta &c, int slot, int thread) {
   const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
   for (int i = thread; i < TILE * V / 8; i += WARPGROUP) {
     const smem_addr at = tile + i / (V / 8) * TOKEN_STRIDE + i % (V / 8) * 16;
-    u32x4 v = lds_u32x4(at);
-    v = u32x4{finite_halves(v.x), finite_halves(v.y), finite_halves(v.z), finite_halves(v.w)};
-    sts_u32x4(at, v);
+    sts_u32x4(at, finite_halves(lds_u32x4(at)));
   }
   fence_proxy_async();  // the slot's next load comes through the copy engine
 }
@@ -714,18 +698,6 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
-// The row tiles of a request, spread over its groups as evenly as they go: how many group `g` has, and its first.
-DEV int group_tiles(const dw_params &p, const Request &r, int g, int *first) {
-  int each = p.group_tiles, more = p.group_more;  // of a request with p.width nodes; a division costs 0.05 us here
-  if (CHECKED || rows_vary(p)) {
-    const int tiles = (r.rows() + 7) / 8;
-    each = tiles / (int)gridDim.x;
-    more = tiles % (int)gridDim.x;
-  }
-  *first = g * each + (g < more ? g : more);
-  return each + (g < more);
-}
-
 // All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later.
 template <int NT>
 DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
@@ -772,7 +744,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
     c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
     c.tiles = find_tiles(p, work, all_tiles(c.request), window_tile(p, c.request));
     c.slot = work.share.first_slot + work.range;
-    nt = group_tiles(p, c.request, blockIdx.x, &c.first_row);
+    nt = group_tiles(p, c.request.rows(), gridDim.x, blockIdx.x, &c.first_row);
     c.first_row *= 8;
     c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
   }
