@@ -46,6 +46,8 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 }
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (s->kv == DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "rowsplit does not widen elements yet");
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
   if (s->head_dim_qk % 64)
     return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
@@ -86,8 +88,8 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (status) return status;
   if (s->attention != DW_MLA)
     return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "no kernel family serves GQA yet");
-  if (s->q != s->kv)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
+  if (s->q != s->kv && s->kv != DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q, or e4m3",
                     "q and KV meet in one matrix instruction");
   if ((v->q_rope || v->kv_rope) && s->head_dim_qk == s->head_dim_v)
     return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: there is no part to lie apart");

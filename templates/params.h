@@ -39,6 +39,8 @@ typedef struct dw_params {
   long long q_rope_row_stride, q_rope_head_stride;
   const void *kv_rope;     // null: the last elements of a token follow the others
   long long kv_rope_page_stride, kv_rope_token_stride;
+  const float *k_scale;    // KV in e4m3: multiplies scores, null: 1
+  const float *v_scale;    // KV in e4m3: multiplies the output, null: 1
   const int *qo_indptr;    // [batch + 1], or null: every request has `width` rows
   const int *kv_indptr;    // CSR: [batch + 1] into kv_indices
   const void *kv_indices;  // CSR: token slots, int32 or int64 (index64)

@@ -79,11 +79,11 @@ DEV int kv_entry(const dw_params &p, const Request &r, int t) {
 }
 
 DEV const u8 *pool_address(const dw_params &p, const void *pool, s64 page_stride, s64 token_stride, int entry, int t) {
-  if (PAGE == 1) return (const u8 *)pool + entry * page_stride * 2;
+  if (PAGE == 1) return (const u8 *)pool + entry * page_stride * KV_BYTES;
   const bool table = by_table(p);
   const int page = table ? entry : entry / PAGE;
   const int in_page = (table ? t : entry) % PAGE;
-  return (const u8 *)pool + (page * page_stride + in_page * token_stride) * 2;
+  return (const u8 *)pool + (page * page_stride + in_page * token_stride) * KV_BYTES;
 }
 DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
   return pool_address(p, p.kv, p.kv_page_stride, p.kv_token_stride, entry, t);

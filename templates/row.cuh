@@ -10,23 +10,28 @@ struct Row {
 };
 
 // A vector of QK elements, those from V on somewhere else.
+template <int BYTES>  // an element
 struct Vector {
-  const u16 *first, *rope;  // rope: element V
-  DEV u16 operator[](int i) const { return i < V ? first[i] : rope[i - V]; }
+  const u8 *first, *rope;  // rope: element V
+  DEV u32 operator[](int i) const {
+    const u8 *at = i < V ? first + i * BYTES : rope + (i - V) * BYTES;
+    return BYTES == 1 ? *at : *(const u16 *)at;
+  }
 };
-DEV Vector query_vector(const dw_params &p, const Request &r, int row) {
-  const u16 *q = (const u16 *)p.q + q_offset(p, r, row);
-  return Vector{q, (const u16 *)((const u8 *)(q + V) + q_rope_shift(p, r, row))};
+DEV Vector<2> query_vector(const dw_params &p, const Request &r, int row) {
+  const u8 *q = (const u8 *)p.q + 2 * q_offset(p, r, row);
+  return Vector<2>{q, q + 2 * V + q_rope_shift(p, r, row)};
 }
-DEV Vector token_vector(const dw_params &p, const Request &r, int t) {
+DEV Vector<KV_BYTES> token_vector(const dw_params &p, const Request &r, int t) {
   const int entry = kv_entry(p, r, t);
-  const u16 *kv = (const u16 *)kv_address(p, entry, t);
-  return Vector{kv, kv_apart(p) ? (const u16 *)kv_rope_address(p, entry, t) : kv + V};
+  const u8 *kv = kv_address(p, entry, t);
+  return Vector<KV_BYTES>{kv, kv_apart(p) ? kv_rope_address(p, entry, t) : kv + V * KV_BYTES};
 }
 
-DEV void row_start(Row &row, const Vector &q, float scale_log2) {
+DEV void row_start(const dw_params &p, Row &row, const Vector<2> &q) {
+  const float scale_log2 = p.scale_log2 * stored_scale(p.k_scale);
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) row.q[i] = kv_to_float(q[lane_id() + 32 * i]) * scale_log2;
+  for (int i = 0; i < Q_EACH; i++) row.q[i] = q_to_float(q[lane_id() + 32 * i]) * scale_log2;
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) row.out[i] = 0.f;
   row.max = MINUS_INF;
@@ -34,7 +39,7 @@ DEV void row_start(Row &row, const Vector &q, float scale_log2) {
 }
 
 // Adds one visible token.
-DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
+DEV void row_token(const dw_params &p, Row &row, const Vector<KV_BYTES> &kv) {
   float scores[1] = {0.f}, &score = scores[0];
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(kv[lane_id() + 32 * i]);
