@@ -70,11 +70,13 @@ typedef struct bench {
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
+static double token_bytes(const dw_shape *shape) { return (double)shape->head_dim_qk * (double)dw__dtype_size(shape->kv); }
+
 static void count_work(problem *p) {
   const dw_shape *shape = &p->shape;
   p->kv_bytes = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
-    p->kv_bytes += ((double)p->prefix[b] + shape->width) * shape->head_dim_qk * 2;
+    p->kv_bytes += ((double)p->prefix[b] + shape->width) * token_bytes(shape);
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
 }
@@ -253,7 +255,7 @@ typedef struct result {
 
 static result summarise(const bench *b, const problem *p, contender *c, double mhz) {
   result r = {0};
-  double tokens = p->kv_bytes / p->shape.head_dim_qk / 2;
+  double tokens = p->kv_bytes / token_bytes(&p->shape);
   r.us = cli_quantile(c->us, b->want->reps, 0.5);
   r.p10 = cli_quantile(c->us, b->want->reps, 0.1);
   r.p90 = cli_quantile(c->us, b->want->reps, 0.9);
@@ -428,6 +430,7 @@ static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **d
     .lengths_include_drafts = 1,
     .shuffle = orders[b->want->order],
     .q_scale = 1,
+    .stored_scale = p->shape.kv == DW_E4M3 ? 0.25f : 0,
     .q_rope = b->want->q_rope,
     .kv_rope = b->want->kv_rope,
     .window = b->want->window,

@@ -71,6 +71,7 @@ static dw_shape choose_shape(const asked *want, int seed, uint64_t *state, int s
   if (seed % 16 == 5) shape.page = 16;
   dw_dtype type = seed % 5 == 3 ? DW_F16 : DW_BF16;
   shape.q = shape.kv = type;
+  if (seed % 4 == 1) shape.kv = DW_E4M3;
   shape.out = dw__random_below(state, 6) == 0 ? DW_F32 : type;
   return shape;
 }
@@ -131,6 +132,7 @@ static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
   spec->no_lse = one_in(state, 8);
   spec->share = one_in(state, 4);
   spec->overlap_prologue = one_in(state, 4);
+  if (spec->shape.kv == DW_E4M3) spec->stored_scale = one_in(state, 3) ? 0 : 0.01f * (float)(1 + dw__random_below(state, 200));
 }
 
 static bool set_tree(dw_shape *shape, uint64_t *state) {

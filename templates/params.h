@@ -42,6 +42,8 @@ typedef struct dw_params {
   const void *v;           // GQA: pool of V, in the same pages; kv is K's
   long long v_page_stride, v_token_stride;
   long long kv_head_stride, v_head_stride;
+  const float *k_scale;    // KV in e4m3: multiplies scores, null: 1
+  const float *v_scale;    // KV in e4m3: multiplies the output, null: 1
   const int *qo_indptr;    // [batch + 1], or null: every request has `width` rows
   const int *kv_indptr;    // CSR: [batch + 1] into kv_indices
   const void *kv_indices;  // CSR: token slots, int32 or int64 (index64)

@@ -82,21 +82,21 @@ DEV int kv_entry(const dw_params &p, const Request &r, int t) {
 }
 
 DEV const u8 *pool_address(const dw_params &p, const void *pool, s64 page_stride, s64 token_stride, int entry, int t) {
-  if (PAGE == 1) return (const u8 *)pool + entry * page_stride * 2;
+  if (PAGE == 1) return (const u8 *)pool + entry * page_stride * KV_BYTES;
   const bool table = by_table(p);
   const int page = table ? entry : entry / PAGE;
   const int in_page = (table ? t : entry) % PAGE;
-  return (const u8 *)pool + (page * page_stride + in_page * token_stride) * 2;
+  return (const u8 *)pool + (page * page_stride + in_page * token_stride) * KV_BYTES;
 }
 DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
   return pool_address(p, p.kv, p.kv_page_stride, p.kv_token_stride, entry, t);
 }
 // GQA: the K and the V of a token that a KV head has.
 DEV const u8 *key_address(const dw_params &p, int entry, int t, int kv_head) {
-  return kv_address(p, entry, t) + kv_head * p.kv_head_stride * 2;
+  return kv_address(p, entry, t) + kv_head * p.kv_head_stride * KV_BYTES;
 }
 DEV const u8 *value_address(const dw_params &p, int entry, int t, int kv_head) {
-  return pool_address(p, p.v, p.v_page_stride, p.v_token_stride, entry, t) + kv_head * p.v_head_stride * 2;
+  return pool_address(p, p.v, p.v_page_stride, p.v_token_stride, entry, t) + kv_head * p.v_head_stride * KV_BYTES;
 }
 DEV const u8 *kv_rope_address(const dw_params &p, int entry, int t) {  // elements from V on; kv_apart(p) is given
   return pool_address(p, p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride, entry, t);

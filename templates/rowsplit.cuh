@@ -266,7 +266,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int k = 0; k < K_STEPS; k++) {
       if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
 #pragma unroll
-      for (int t = 0; t < NT; t++) mma_kv(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
+      for (int t = 0; t < NT; t++) mma_mul(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
     }
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
     score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES, s);
@@ -428,10 +428,10 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
   for (int i = 0; i < T; i++) x.sum[i] += weights[i];
 #pragma unroll
   for (int i = 0; i < (T + 1) / 2; i++) {
-    const u32 pair = pack_kv(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
+    const u32 pair = pack_mul(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
     x.packed[i] = pair;
-    x.rounded[i] += kv_to_float((u16)pair);
-    if (T > 1) x.rounded[i + T / 2] += kv_to_float((u16)(pair >> 16));
+    x.rounded[i] += mul_to_float((u16)pair);
+    if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
   }
 }
 // Eight weights (16 bytes) of a row: tokens 0-7 or 8-15. The halves change places in every other four rows, against bank conflicts.
@@ -626,7 +626,7 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
   for (int m = 0; m < V_TILES; m++) {
     if (m + AHEAD < V_TILES) ldmatrix_x4_trans(a[(m + AHEAD) % (AHEAD + 1)], values + (m + AHEAD) * 32);
 #pragma unroll
-    for (int t = 0; t < NT; t++) mma_kv(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
+    for (int t = 0; t < NT; t++) mma_mul(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
   }
   ring.arrive(c.shared + BAR_EMPTY);
 }
