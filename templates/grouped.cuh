@@ -452,7 +452,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
   for (int m = 0; m < V_TILES; m++)
 #pragma unroll
     for (int i = 0; i < OUT_TILES; i++) out.o[m][i][0] = out.o[m][i][1] = out.o[m][i][2] = out.o[m][i][3] = 0.f;
-  const SoftCap cap = soft_cap_start(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
   c.window_end = 0;
 #pragma unroll 1
   for (int i = -1;; i++) {

@@ -56,7 +56,7 @@ DEV void add_token(const dw_params &p, Row &row, const Token &token) {
   for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(token.key[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
-  if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p), score);
+  if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p, stored_scale(p.k_scale)), score);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);

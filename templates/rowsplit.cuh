@@ -509,7 +509,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SLOTS> ring;  // only to clean a tile
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
-  const SoftCap cap = soft_cap_start(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
 #pragma unroll 1
