@@ -329,6 +329,7 @@ dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_varian
   if (!ctx || !source) return dw__no_argument(error, ctx ? "source" : "ctx");
   request ask;
   size_t length;
+  if (dw__ctx_is_frozen(ctx)) return fail_frozen("source", error);  // Lua may be a file not opened yet
   dw_status status = request_check(shape, variant, &ask, error);
   return status ? status : generate(ctx, &ask, source, size ? size : &length, error);
 }
@@ -572,26 +573,27 @@ static dw_status compile_anew(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request
 
 // ---- obtaining a cubin ----------------------------------------------------------------------------------------
 
-// A host that runs from bundles learns which shape they lack.
+// A host that runs from bundles learns which shape they lack; what it would need to make it is in the message already.
 static dw_status name_request(const request *ask, dw_status status, dw_error *error) {
   char message[sizeof error->message];
-  if (status != DW_NO_COMPILER || !error) return status;
+  if ((status != DW_NO_COMPILER && status != DW_NOT_FOUND) || !error) return status;
   memcpy(message, error->message, sizeof message);
   snprintf(error->message, sizeof error->message, "%.240s is in no cache or bundle, and cannot be compiled: %.340s",
            ask->shape_text, message);
   return status;
 }
 
-// The request is new: make its source. Another request may have led to the very same source, so the build key is asked too.
+// The request is new: make its source. Another request may have led to the very same source, so the build key is asked too. What the
+// compile needs is opened first, so that a host without says so at once.
 static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
   char *source = NULL;
   size_t size = 0;
+  dw__nvrtc *nvrtc = NULL;
   atomic_fetch_add(&ctx->requests_missed, 1);
   dw__misses_add(ctx->misses, ask->shape, ask->variant, ask->target);
-  dw_status status = generate(ctx, ask, &source, &size, error);
-  if (status) return status;
-  dw__nvrtc *nvrtc = NULL;
-  status = name_request(ask, dw__ctx_nvrtc(ctx, &nvrtc, error), error);
+  dw_status status = dw__ctx_nvrtc(ctx, &nvrtc, error);
+  if (!status) status = generate(ctx, ask, &source, &size, error);
+  name_request(ask, status, error);
   if (!status) {
     dw__options options;
     dw__compile_options(ask->target, &options);

@@ -4,12 +4,12 @@
 #   mpi, pmi, slurm  three processes at once, told apart by the variables of MPI or of a Slurm array; merged, their bundles are
 #                    the bytes of one that was built whole
 #   mpirun           the same, started by mpirun
-#   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, nothing that can be written,
-#                    another user, no network
+#   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, no Lua, nothing that can be
+#                    written, another user, no network
 #   network          the library has no function of one
 #   nfs              a bundle that a network filesystem holds, by what statfs says, and nobody may write there
 #   fatbin           fatbins by the toolkit's fatbinary, or an error that names it
-#   strace           with a complete bundle, no file is opened for writing or made, and no compiler is looked for
+#   strace           with a complete bundle, no file is opened for writing or made, and neither compiler nor Lua is looked for
 set -euo pipefail
 draftwood=$(realpath "$1")
 way=$2
@@ -76,12 +76,11 @@ chroot)
   whole
   mkdir -p root/bin
   cp "$draftwood" root/bin/draftwood
-  lua=$({ ldconfig -p || /sbin/ldconfig -p; } | sed -n 's/.*=> \(.*liblua5\.4\.so\.0\)$/\1/p' | head -n 1)
-  for file in $(ldd "$draftwood" | grep -o '/[^ ]*') $lua; do
+  for file in $(ldd "$draftwood" | grep -o '/[^ ]*'); do
     mkdir -p "root$(dirname "$file")"
     cp -L "$file" "root$file"
   done
-  [ -z "$lua" ] || { mkdir -p root/lib64 root/usr/lib; cp -L "$lua" root/usr/lib/; }
+  [ -z "$(find root -name '*lua*')" ] || fail "found Lua in $(find root -name '*lua*')"
   cp whole.dwb root/bundle.dwb
   chmod -R a-w,a+rX root
   before=$(cd root && find . -printf '%p %s %T@ %m\n' | sort)
@@ -157,7 +156,8 @@ strace)
     fail "the build failed"
   }
   grep '6 variants, 0 compiled, 6 from cache' built.txt || fail "not all came from the bundle"
-  if grep -E 'O_WRONLY|O_RDWR|O_CREAT|mkdir|rename|unlink|nvrtc|socket|connect' calls; then fail "a file was written or a compiler looked for"; fi
+  if grep -E 'O_WRONLY|O_RDWR|O_CREAT|mkdir|rename|unlink|nvrtc|lua|socket|connect' calls
+  then fail "a file was written, or a compiler or Lua looked for"; fi
   [ -z "$(find cache home -mindepth 1)" ] || fail "something was written: $(find cache home | head -n 20)"
   grep -c whole.dwb calls
   ;;
