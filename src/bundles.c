@@ -66,12 +66,15 @@ dw_status dw_bundle_add_memory(dw_ctx *ctx, const void *data, size_t size, const
 
 // ---- $DRAFTWOOD_BUNDLES ---------------------------------------------------------------------------------------
 
+static void leave_out(dw_ctx *ctx, const char *path, const char *why) {
+  char text[900];
+  snprintf(text, sizeof text, "DRAFTWOOD_BUNDLES: %.200s is left out: %s", path, why);
+  dw__ctx_warn(ctx, text);
+}
+
 static void add_or_warn(dw_ctx *ctx, const char *path) {
   dw_error error = {0};
-  if (!dw_bundle_add_file(ctx, path, NULL, &error)) return;
-  char text[900];
-  snprintf(text, sizeof text, "DRAFTWOOD_BUNDLES: %.200s is left out: %s", path, error.message);
-  dw__ctx_warn(ctx, text);
+  if (dw_bundle_add_file(ctx, path, NULL, &error)) leave_out(ctx, path, error.message);
   dw_error_clear(&error);
 }
 
@@ -105,6 +108,7 @@ void dw__bundles_from_environment(dw_ctx *ctx) {
       memcpy(path, list, size);
       path[size] = 0;
       if (stat(path, &status) || !S_ISDIR(status.st_mode)) add_or_warn(ctx, path);
+      else if (status.st_mode & S_IWOTH) leave_out(ctx, path, "everybody can put files there, and a cubin is code");
       else add_folder(ctx, path);
     }
     list += size + (list[size] == ':');

@@ -6,7 +6,7 @@
 #   mpirun           the same, started by mpirun
 #   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, no Lua, nothing that can be
 #                    written, another user, no network
-#   network          the library has no function of one
+#   network          the library has no function of one, and starts no program
 #   nfs              a bundle that a network filesystem holds, by what statfs says, and nobody may write there
 #   fatbin           fatbins by the toolkit's fatbinary, or an error that names it
 #   strace           with a complete bundle, no file is opened for writing or made, and neither compiler nor Lua is looked for
@@ -162,9 +162,10 @@ strace)
   grep -c whole.dwb calls
   ;;
 
-network)  # none of the library's code knows of one
-  if nm -D --undefined-only "$(dirname "$draftwood")/libdraftwood.so" | grep -wE 'socket|connect|bind|listen|getaddrinfo|gethostbyname|send|recv'
-  then fail "the library can use a network"; fi
+network)
+  if nm -D --undefined-only "$(dirname "$draftwood")/libdraftwood.so" | sed 's/@.*//' |
+    grep -wE 'socket|connect|bind|listen|getaddrinfo|gethostbyname|send|recv|v?fork|clone|exec[a-z]*|posix_spawnp?|system|popen'
+  then fail "the library can use a network, or start a program"; fi
   ;;
 
 *) fail "allowed mpi, pmi, slurm, mpirun, chroot, nfs, fatbin, strace or network" ;;
