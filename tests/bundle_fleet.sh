@@ -4,6 +4,7 @@
 #   mpi, pmi, slurm  three processes at once, told apart by the variables of MPI or of a Slurm array; merged, their bundles are
 #                    the bytes of one that was built whole
 #   mpirun           the same, started by mpirun
+#   release          bench/release.sh: the release bundle, here a few kernels of it, built twice, interrupted in between
 #   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, no Lua, nothing that can be
 #                    written, another user, no network
 #   network          the library has no function of one, and starts no program
@@ -12,6 +13,7 @@
 #   strace           with a complete bundle, no file is opened for writing or made, and neither compiler nor Lua is looked for
 set -euo pipefail
 draftwood=$(realpath "$1")
+here=$(realpath "$(dirname "$0")")
 way=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -69,6 +71,18 @@ mpirun)
   timeout 300 mpirun -n 3 --oversubscribe "$draftwood" bundle build "${list[@]}" --companions --jobs 1 --shard auto \
     --output part-%i.dwb || fail "mpirun failed"
   merged_is_whole
+  ;;
+
+release)
+  part=(--widths 1 --pages 64 --variant family=reference --limits sm_120)
+  code=0
+  "$here/../bench/release.sh" "$draftwood" release 0 "${part[@]}" >said || code=$?
+  [ $code = 75 ] || { cat said; fail "it was not interrupted: exit $code"; }
+  "$here/../bench/release.sh" "$draftwood" release 500 "${part[@]}" >said || { cat said; fail "exit $?"; }
+  tail -n 3 said
+  grep -c '"entries":.*"sha256":' said | grep -q '^2$' || { cat said; fail "no two records"; }
+  "$draftwood" bundle build --release "${part[@]}" --output whole.dwb
+  cmp whole.dwb release/a/release.dwb || fail "one that was built whole has other bytes"
   ;;
 
 chroot)
@@ -168,5 +182,5 @@ network)
   then fail "the library can use a network, or start a program"; fi
   ;;
 
-*) fail "allowed mpi, pmi, slurm, mpirun, chroot, nfs, fatbin, strace or network" ;;
+*) fail "allowed mpi, pmi, slurm, mpirun, release, chroot, nfs, fatbin, strace or network" ;;
 esac
