@@ -1,5 +1,6 @@
 // Bundles in front of a context's cache: those that the host adds, and those that $DRAFTWOOD_BUNDLES names.
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,7 @@ static int by_name(const struct dirent **a, const struct dirent **b) { return st
 static void add_folder(dw_ctx *ctx, const char *folder) {
   struct dirent **files;
   int count = scandir(folder, &files, is_bundle, by_name);
+  if (count <= 0) leave_out(ctx, folder, count ? strerror(errno) : "it holds no file *.dwb");
   for (int i = 0; i < count; i++) {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name) < (int)sizeof path) add_or_warn(ctx, path);
@@ -104,6 +106,7 @@ void dw__bundles_from_environment(dw_ctx *ctx) {
     char path[4096];
     struct stat status;
     size_t size = strcspn(list, ":");
+    if (size >= sizeof path) leave_out(ctx, list, "the name is too long");
     if (size && size < sizeof path) {
       memcpy(path, list, size);
       path[size] = 0;

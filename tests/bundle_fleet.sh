@@ -4,6 +4,7 @@
 #   mpi, pmi, slurm  three processes at once, told apart by the variables of MPI or of a Slurm array; merged, their bundles are
 #                    the bytes of one that was built whole
 #   mpirun           the same, started by mpirun
+#   liar             metadata that would speak to the terminal: not shown, not taken for a name, and found wrong
 #   release          bench/release.sh: the release bundle, here a few kernels of it, built twice, interrupted in between
 #   chroot           a root folder with the command, its libraries and a bundle: no compiler, no NVRTC, no Lua, nothing that can be
 #                    written, another user, no network
@@ -71,6 +72,29 @@ mpirun)
   timeout 300 mpirun -n 3 --oversubscribe "$draftwood" bundle build "${list[@]}" --companions --jobs 1 --shard auto \
     --output part-%i.dwb || fail "mpirun failed"
   merged_is_whole
+  ;;
+
+liar)
+  command -v python3 >/dev/null || skip "python3 is not installed"
+  "$draftwood" bundle build kimi-k2.6-tp8,page=64 --widths 1 --variant family=reference --output one.dwb
+  # Another shape of the same length in the only entry's metadata, and both digests made good.
+  python3 - <<'END'
+import hashlib, re
+data = bytearray(open("one.dwb", "rb").read())
+offset, size = (int.from_bytes(data[at:at + 8], "little") for at in (160 + 144, 160 + 152))
+shape = re.search(rb'"shape":"([^"]*)"', data).group(1)
+lie = rb"\u001b]0;owned\u0007/../../x"
+data[offset:offset + size] = data[offset:offset + size].replace(shape, lie.ljust(len(shape), b"x"))
+data[160 + 64:160 + 96] = hashlib.sha256(data[offset:offset + size]).digest()
+data[128:160] = hashlib.sha256(data[:128] + data[160:160 + 192]).digest()
+open("lie.dwb", "wb").write(data)
+END
+  "$draftwood" bundle ls lie.dwb >shown
+  tail -n 1 shown | grep -q ' ? *$' || { cat -v shown; fail "the shape is shown"; }
+  if grep -q $'\033' shown; then fail "it speaks to the terminal"; fi
+  if "$draftwood" bundle verify lie.dwb; then fail "verify takes it"; fi
+  "$draftwood" bundle extract lie.dwb --cubin out
+  [ "$(find . -name '*.cubin')" = "$(find ./out -name '*.cubin')" ] || fail "a cubin lies elsewhere: $(find . -name '*.cubin')"
   ;;
 
 release)
@@ -182,5 +206,5 @@ network)
   then fail "the library can use a network, or start a program"; fi
   ;;
 
-*) fail "allowed mpi, pmi, slurm, mpirun, release, chroot, nfs, fatbin, strace or network" ;;
+*) fail "allowed mpi, pmi, slurm, mpirun, liar, release, chroot, nfs, fatbin, strace or network" ;;
 esac

@@ -792,6 +792,25 @@ static void O_c35_bundles_by_variable_in_order(void **state) {
   assert_int_equal(build(ctx, 2, &cubin, NULL), DW_OK);
   dw_cubin_free(cubin);
   dw_ctx_destroy(ctx);
+  // An empty folder, one that cannot be read, a name without end: told of, one warning each.
+  char *endless = malloc(5000);
+  memset(endless, 'x', 4999);
+  endless[4999] = 0;
+  assert_int_equal(mkdir(path_of("empty"), 0700), 0);
+  assert_int_equal(mkdir(path_of("closed"), 0), 0);
+  const char *const places[] = {path_of("empty"), path_of("closed"), endless}, *const reasons[] = {"no file", "denied",
+                                                                                                   "too long"};
+  for (size_t i = 0; i < DW__COUNT(places); i++) {
+    if (i == 1 && geteuid() == 0) continue;  // root reads everything
+    setenv("DRAFTWOOD_BUNDLES", places[i], 1);
+    ctx = bare_ctx();
+    unsetenv("DRAFTWOOD_BUNDLES");
+    assert_int_equal(warnings, 1);
+    assert_non_null(strstr(warned, reasons[i]));
+    dw_ctx_destroy(ctx);
+  }
+  assert_int_equal(chmod(path_of("closed"), 0700), 0);
+  free(endless);
   // Where everybody can put files, somebody will.
   assert_int_equal(chmod(path_of("folder"), 01777), 0);
   setenv("DRAFTWOOD_BUNDLES", path_of("folder"), 1);
