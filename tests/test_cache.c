@@ -2147,7 +2147,7 @@ static char *failure_at(const char *directory, const dw__digest *build) {
 static void failures_are_known_until_they_expire(void **state) {
   const scratch *s = *state;
   dw__entry entry = make_entry(1, 600);
-  dw__cache_options options = {.directory = s->cache, .failure_seconds = 100};
+  dw__cache_options options = {.directory = s->cache, .failure_seconds = 1000};
   dw__cache *cache = open_with(&options);
   assert_null(dw__cache_failure(cache, &entry.build));
   dw__cache_fail(cache, &entry.build, "why");
@@ -2158,7 +2158,7 @@ static void failures_are_known_until_they_expire(void **state) {
   static const struct {
     long offset;
     bool known;
-  } clocks[] = {{0, true}, {99, true}, {101, false}, {1000000, false}, {-10, false}, {-1000000000, false}, {50, true}};
+  } clocks[] = {{0, true}, {900, true}, {1001, false}, {1000000, false}, {-10, false}, {-1000000000, false}, {50, true}};
   for (size_t i = 0; i < DW__COUNT(clocks); i++) {
     clock_offset = clocks[i].offset;
     text = failure_at(s->cache, &entry.build);
