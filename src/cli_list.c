@@ -199,6 +199,7 @@ int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc
   for (int i = 1; i < argc && !status; i++) status = add_shape(all, want, argv[i], &error);
   if (want->misses && !status) status = add_misses(all, want->misses, &error);
   if (status) return cli_error(&error);
+  if (!all->count && all->left_out) return cli_usage("%s: no kernel serves any of the %zu shapes", command, all->shapes);
   keep_shard(all, &want->shard);
   return CLI_GO_ON;
 }

@@ -1125,7 +1125,8 @@ static void O_c12_no_target_takes_anothers_code(void **state) {
 static void O_c03_generated_text_includes_nothing(void **state) {
   (void)state;
   static const char host_execution[] = "include \"draftwood_host.h\"";
-  static const char *const texts[] = {"mla:h=8,t=9", "mla:h=16,t=64,page=64,target=sm_90", "mla:h=4,t=3,tree=r.0.0"};
+  static const char *const texts[] = {"mla:h=8,t=9", "mla:h=16,t=64,page=64,target=sm_90", "mla:h=4,t=3,tree=r.0.0",
+                                      "gqa:h=32,hk=8,t=9,d=128,page=64"};
   dw_options options = {.size = sizeof options, .cache_dir = ""};
   dw_ctx *ctx = NULL;
   int made = 0;
