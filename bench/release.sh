@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # release.sh DRAFTWOOD FOLDER SECONDS [OPTION...]: the release bundle (draftwood bundle build --release, with more options of it), built
 # twice, in FOLDER/a and FOLDER/b, each by as many processes as there are cores (WORKERS) with a cache of its own, merged and compared.
-# After SECONDS it stops and exits 75: run it again, and it goes on where it was. The last line is a record for bench/results.
+# After SECONDS it stops and exits 75: run it again, and it goes on where it was. The last lines are records for bench/results; worker_minutes are those of the last pass.
 set -euo pipefail
 usage="usage: release.sh DRAFTWOOD FOLDER SECONDS [OPTION...]"
 draftwood=$(realpath "${1:?$usage}")
@@ -53,7 +53,7 @@ for one in a b; do
   printf '{"command":"bundle build --release%s","date":"%s","commit":"%s","nvrtc":"%s","folder":"%s","entries":%d,"bytes":%d,' \
     "${*:+ $*}" "$(date -u +%F)" "${DRAFTWOOD_COMMIT:-$("$draftwood" version | head -n 1)}" \
     "$("$draftwood" doctor | sed -n 's/^NVRTC *\(nvrtc [0-9.]*\).*/\1/p')" $one "$entries" "$(stat -c %s $one/release.dwb)"
-  printf '"workers":%d,"wall_minutes":%.1f,"worker_minutes":%.1f,"worker_mib_most":%d,"left_out":%d,"sha256":"%s"}\n' \
-    "$workers" "$(awk '{ sum += $1 } END { print sum / 60 }' $one/seconds)" "$(field ms $one | awk '{ s += $1 } END { print s / 6e4 }')" \
+  printf '"workers":%d,"passes":%d,"wall_minutes":%.1f,"worker_minutes":%.1f,"worker_mib_most":%d,"left_out":%d,"sha256":"%s"}\n' \
+    "$workers" "$(wc -l <$one/seconds)" "$(awk '{ sum += $1 } END { print sum / 60 }' $one/seconds)" "$(field ms $one | awk '{ s += $1 } END { print s / 6e4 }')" \
     $(($(field memory_bytes $one | most) / 1048576)) "$(field left_out $one | most)" "$(sha256sum <$one/release.dwb | cut -c -64)"
 done
