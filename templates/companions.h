@@ -6,13 +6,14 @@
 enum {
   DW_C_KINDS = 4,            // kinds of planes of a call, kinds of partial states of a merge
   DW_C_COMPACT_THREADS = 128,
-  DW_C_COMPACT_COLUMNS = 4,  // most columns a thread: what it works out of lists serves them all
+  DW_C_COMPACT_COLUMNS = 2,  // most columns a thread: what it works out of lists serves them all
   DW_C_COMPACT_BLOCKS = 256, // that fill any chip: with fewer, a thread gets fewer columns
   DW_C_MERGE_WARPS = 4,      // a warp a vector
   DW_C_EXPAND_WARPS = 8,     // a warp a node
   DW_C_ACCEPT_NODES = 1025,  // shared memory holds a word a node of one request
   DW_C_SEGMENTS = 16,        // a team of moves: warps of a CTA, a segment of the list each
   DW_C_BATCH = 4,            // rows that a thread asks for together
+  DW_C_COMPACT_BATCH = 8,    // in compaction, where a list seldom moves more
 };
 
 // Division by what only the call knows. inverse: 2^32 / value, rounded down; of 1, 2^32 - 1.

@@ -77,10 +77,10 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
     if (moves && k >= 32) to = draft_offset(l, planes, p.page, find_draft(l, p.page, k));
     u32 left = vote_ballot(moves);
     while (left) {
-      T held[DW_C_BATCH][DW_C_COMPACT_COLUMNS];
+      T held[DW_C_COMPACT_BATCH][DW_C_COMPACT_COLUMNS];
       u32 rest = left;
 #pragma unroll
-      for (int j = 0; j < DW_C_BATCH; j++) {
+      for (int j = 0; j < DW_C_COMPACT_BATCH; j++) {
         if (!rest) break;
         const s64 offset = shuffle_s64(from, lowest_bit(rest));
         rest &= rest - 1;
@@ -89,7 +89,7 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
           held[j][c] = load_unit_if<T>((u64)columns[c] + offset, columns[c]);
       }
 #pragma unroll
-      for (int j = 0; j < DW_C_BATCH; j++) {
+      for (int j = 0; j < DW_C_COMPACT_BATCH; j++) {
         if (!left) break;
         const s64 offset = shuffle_s64(to, lowest_bit(left));
         left &= left - 1;
