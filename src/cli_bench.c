@@ -21,7 +21,7 @@ enum { REPS_MAX = 101, VARIANTS_MAX = 256, CALLS_MAX = 512 };
 typedef struct asked {
   const char *variants, *limits, *record, *commit;
   cli_list lengths, batches, widths, heads, pages, ragged, slots;
-  int mask, addressing, reps, calls, pool, split_tokens, declared, seed, device;
+  int mask, addressing, order, reps, calls, pool, split_tokens, declared, seed, device;
   int window, sinks, q_rope, kv_rope, planes;
   double soft_cap;
   bool sweep, warm, chain, check, json, build_only, ceilings, any_call, read_only;
@@ -71,15 +71,19 @@ typedef struct bench {
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
+static double token_bytes(const dw_shape *shape) {
+  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
+  return (double)shape->kv_heads * (shape->head_dim_qk + own_v) * (double)dw__dtype_size(shape->kv);
+}
+
 static void count_work(problem *p) {
   const dw_shape *shape = &p->shape;
-  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
   p->tokens = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
     p->tokens += (double)p->prefix[b] + shape->width;
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
-  p->kv_bytes = p->tokens * shape->kv_heads * (shape->head_dim_qk + own_v) * 2;
+  p->kv_bytes = p->tokens * token_bytes(shape);
 }
 
 static int longest(const problem *p) {
@@ -436,6 +440,7 @@ static dw_addressing addressing_of(const asked *want, const dw_shape *shape) {
 }
 
 static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **data, dw_error *error) {
+  static const int orders[] = {1, 0, -1};  // as in the help
   dw__gpu_spec spec = {
     .shape = p->shape,
     .batch = p->batch,
@@ -446,8 +451,9 @@ static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **d
                   : p->shape.page > 1 ? DW_BLOCK_TABLE
                                       : DW_CSR,
     .lengths_include_drafts = 1,
-    .shuffle = 1,
+    .shuffle = orders[b->want->order],
     .q_scale = 1,
+    .stored_scale = p->shape.kv == DW_E4M3 ? 0.25f : 0,
     .q_rope = b->want->q_rope,
     .kv_rope = b->want->kv_rope,
     .planes = (dw__planes)b->want->planes,
@@ -723,6 +729,7 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"read-only", NULL, CLI_FLAG, &want.read_only, 0, 0, "in turns with a launch that only reads the KV, by the same tables"},
     {"reps", "N", CLI_INT, &want.reps, 7, REPS_MAX, "timed replays (11)"},
     {"calls", "N", CLI_INT, &want.calls, 1, CALLS_MAX, "calls a graph (so many that 400 MB of KV are read, 6 at least)"},
+    {"page-order", "random|ascending|descending", CLI_WORD, &want.order, 0, 0, "of pages in the pool (random)"},
     {"pool", "N", CLI_INT, &want.pool, 1, 1 << 28, "token slots of the pool at least (1048576)"},
     {"check", NULL, CLI_FLAG, &want.check, 0, 0, "compare with the fp64 oracle first, over poisoned outputs"},
     {"record", "FILE", CLI_TEXT, &want.record, 0, 0, "append JSON lines to this file"},

@@ -75,7 +75,8 @@ DW_API const char *dw_version(void);
 // ---- shape: what is asked -------------------------------------------------------------------------------------
 
 typedef enum dw_attention { DW_MLA, DW_GQA } dw_attention;
-typedef enum dw_dtype { DW_BF16, DW_F16, DW_F32 } dw_dtype;
+// E4M3: KV alone, a byte an element (no infinity, up to 448, NaN is 0x7F and 0xFF), with q in bf16 or fp16. See dw_args.kv_scale.
+typedef enum dw_dtype { DW_BF16, DW_F16, DW_F32, DW_E4M3 } dw_dtype;
 
 typedef struct dw_shape {
   dw_attention attention;
@@ -97,7 +98,8 @@ typedef struct dw_shape {
 #define DW_TEXT_MAX 512
 
 // Text form, e.g. "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=bf16,target=sm_120,limits=native". Fields may come in any order and
-// have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). Printing gives the canonical form.
+// have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). kv is q's type or e4m3. Printing gives the
+// canonical form.
 // A tree follows as "tree=r.0.0.1": the parent of each node, r for a root.
 // A text that starts with a preset's name may override fields: "kimi-k2.6-tp8,t=17".
 DW_API dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error);
@@ -112,7 +114,8 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
-// ROWSPLIT and GROUPED, the tensor-core kernels (for MLA and for GQA), keep the results of KV ranges as fp16 until they are merged. With fp16 KV that holds all there is.
+// ROWSPLIT and GROUPED, the tensor-core kernels (for MLA and for GQA), keep the results of KV ranges as fp16 until they are merged. With
+// fp16 and e4m3 KV that holds all there is (a scale comes after the merge).
 // With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
 // Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
 typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED } dw_family;
@@ -414,7 +417,7 @@ typedef struct dw_args {
   const float *sinks;    // [heads], or NULL: a score that joins each row's softmax with no value: out shrinks, and lse holds
                          // it. A row that sees nothing else has out 0 and this as its lse, a dead one lse -inf
   int overlap_prologue;  // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
-                         // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
+                         // between neighbours). That kernel must not write kv_len, qo_indptr, tables, indices or scales.
   void *workspace;       // dw_workspace_size bytes
   size_t workspace_size;
   uint32_t *report;  // [DW_REPORT_WORDS], for checked kernels: what they find is added here. NULL: faults are masked alone
@@ -426,6 +429,10 @@ typedef struct dw_args {
   int64_t block_table_count;  // at least (batch - 1) x block_table_stride + table_columns
   int64_t kv_indices_count;
   int64_t draft_slots_count;  // at least total_q
+  // KV in e4m3: one float on the device by which its elements are multiplied, for GQA those of K alone, and for GQA those of V. NULL: 1.
+  // With other types of KV both are NULL, with MLA, whose V is part of the record, v_scale.
+  const float *kv_scale;
+  const float *v_scale;
 } dw_args;
 
 // Checks what a host can check. DW_OK or DW_BAD_ARGUMENT with field, found, allowed.

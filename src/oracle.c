@@ -1,5 +1,5 @@
 // See oracle.h. Work is cut into items: some query vectors (a row and a head each) of one request and KV head. An item walks the request's
-// tokens in blocks; a block is read once, widened to float (exact for bf16 and fp16) and used by all vectors of the item.
+// tokens in blocks; a block is read once, widened to float (exact for bf16, fp16 and e4m3) and used by all vectors of the item.
 #include "oracle.h"
 
 #include <math.h>
@@ -201,7 +201,7 @@ static void load(dw_dtype type, const void *from, int n, float *to) {
       memcpy(&to[i], &bits, sizeof bits);
     }
   } else {
-    for (int i = 0; i < n; i++) to[i] = dw__to_float(type, &halves[i]);
+    for (int i = 0; i < n; i++) to[i] = dw__to_float(type, (const char *)from + (size_t)i * dw__dtype_size(type));
   }
 }
 
@@ -212,6 +212,9 @@ static int head_of(const item *work, int i) {
   int group = group_of(work->job->shape);
   return work->kv_head * group + (work->first + i) % group;
 }
+
+// What a stored element counts for.
+static double kv_scale(const job *all) { return all->args->kv_scale ? (double)*all->args->kv_scale : 1; }
 
 static void load_q(item *work, const dw__request *request) {
   const dw_shape *shape = work->job->shape;
@@ -346,8 +349,8 @@ static void values_exact(const double *weights, const unsigned char *seen, int t
 
 static void begin_exact(item *work) {
   size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
-  double *q = work->wide_q;
-  for (size_t i = 0; i < ITEM_MOST * qk; i++) q[i] = (double)work->q[i] * (double)work->job->args->softmax_scale;
+  double *q = work->wide_q, scale = (double)work->job->args->softmax_scale * kv_scale(work->job);
+  for (size_t i = 0; i < ITEM_MOST * qk; i++) q[i] = (double)work->q[i] * scale;
   memset(work->out, 0, ITEM_MOST * v * sizeof(double));
 }
 
@@ -388,8 +391,8 @@ static void block_exact(item *work) {
 // The sum is 0 only where nothing was seen, nor a sink: the largest weight is 1.
 static void end_exact(item *work, int vector, double *out, double *lse) {
   size_t v = (size_t)work->job->shape->head_dim_v;
-  const double *sum = (double *)work->out + (size_t)vector * v;
-  for (size_t c = 0; c < v; c++) out[c] = work->sum[vector] == 0 ? 0 : sum[c] / work->sum[vector];
+  const double *sum = (double *)work->out + (size_t)vector * v, scale = kv_scale(work->job);
+  for (size_t c = 0; c < v; c++) out[c] = work->sum[vector] == 0 ? 0 : sum[c] * scale / work->sum[vector];
   *lse = work->sum[vector] == 0 ? -INFINITY : work->most[vector] + log(work->sum[vector]);
 }
 
@@ -425,10 +428,12 @@ static void values_plain(const float *weights, const unsigned char *seen, int to
 
 static void begin_plain(item *work) { memset(work->out, 0, ITEM_MOST * (size_t)work->job->shape->head_dim_v * sizeof(float)); }
 
-// As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the KV type.
+// As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the type of the products, which is
+// the KV's, or q's for KV in e4m3.
 static float weights_plain(item *work, int vector, float *scores) {
   const unsigned char *seen = work->seen + vector * BLOCK;
   float most = (float)work->most[vector], sum = (float)work->sum[vector], cap = work->job->args->soft_cap;
+  dw_dtype type = work->job->shape->kv == DW_E4M3 ? work->job->shape->q : work->job->shape->kv;
   for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanhf(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
     if (seen[j] && scores[j] > most) most = scores[j];
@@ -438,8 +443,8 @@ static float weights_plain(item *work, int vector, float *scores) {
     if (!seen[j]) continue;
     float weight = expf(scores[j] - most);
     uint16_t rounded;
-    dw__from_float(work->job->shape->kv, (double)weight, &rounded);
-    scores[j] = dw__to_float(work->job->shape->kv, &rounded);
+    dw__from_float(type, (double)weight, &rounded);
+    scores[j] = dw__to_float(type, &rounded);
     sum += weight;
   }
   work->most[vector] = (double)most;
@@ -449,13 +454,12 @@ static float weights_plain(item *work, int vector, float *scores) {
 
 static void block_plain(item *work) {
   size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
-  float *scores = work->scores, *out = work->out;
+  float *scores = work->scores, *out = work->out, scale = work->job->args->softmax_scale * (float)kv_scale(work->job);
   bool own = work->job->shape->attention == DW_GQA;  // V lies apart from K
   const float *value = own ? work->value : work->kv;
   for (int i = 0; i < work->count; i += 2)
     for (int j = 0; j < work->tokens; j += 4)
-      scores_plain(work->q + (size_t)i * qk, work->kv + (size_t)j * qk, qk, work->job->args->softmax_scale,
-                   scores + i * BLOCK + j);
+      scores_plain(work->q + (size_t)i * qk, work->kv + (size_t)j * qk, qk, scale, scores + i * BLOCK + j);
   for (int i = 0; i < work->count; i++) {
     float keep = weights_plain(work, i, scores + i * BLOCK);
     for (size_t c = 0; c < v; c += 16)
@@ -468,10 +472,10 @@ static void end_plain(item *work, int vector, double *out, double *lse) {
   const dw_shape *shape = work->job->shape;
   size_t v = (size_t)shape->head_dim_v;
   const float *sum = (float *)work->out + (size_t)vector * v;
-  float whole = (float)work->sum[vector];
+  float whole = (float)work->sum[vector], scale = (float)kv_scale(work->job);
   for (size_t c = 0; c < v; c++) {
     uint32_t rounded;
-    dw__from_float(shape->out, whole == 0 ? 0 : (double)(sum[c] / whole), &rounded);
+    dw__from_float(shape->out, whole == 0 ? 0 : (double)(sum[c] * scale / whole), &rounded);
     out[c] = (double)dw__to_float(shape->out, &rounded);
   }
   *lse = whole == 0 ? -INFINITY : (double)((float)work->most[vector] + logf(whole));
@@ -566,6 +570,9 @@ static dw_status check_scalars(const dw_shape *shape, const dw_args *args, dw_er
   snprintf(found, sizeof found, "%g", (double)args->soft_cap);
   if (!(args->soft_cap >= 0) || isinf(args->soft_cap))
     return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", found, "0 or more", "scores stay below it");
+  if ((args->kv_scale && shape->kv != DW_E4M3) || args->v_scale)
+    return dw__fail(error, DW_BAD_ARGUMENT, args->v_scale ? "v_scale" : "kv_scale", "a pointer", "NULL",
+                    "KV in e4m3 has a scale, one for the whole record");
   for (int h = 0; h < shape->heads && args->sinks; h++) {
     if (args->sinks[h] < INFINITY) continue;
     snprintf(field, sizeof field, "sinks[%d]", h);

@@ -122,6 +122,8 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->draft_slots = a->lengths_include_drafts ? NULL : a->draft_slots;
   p->q_rope = a->q_rope;
   p->kv_rope = a->kv_rope;
+  p->k_scale = a->kv_scale;
+  p->v_scale = shape->attention == DW_MLA ? a->kv_scale : a->v_scale;
   p->block_table = a->block_table;
   p->mask = a->mask;
   const int qk = shape->head_dim_qk, v = shape->head_dim_v;
@@ -150,12 +152,12 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->scale_log2 = (float)(a->softmax_scale * log2e);
   p->cap_near = FLT_MAX;
   if (a->soft_cap > 0.f) {
-    static const double series[3] = {-0.33332411, 0.132665527, -0.0466142106};  // of tanh x / x - 1, up to x = 1/2
-    const double cap = a->soft_cap * log2e;
+    static const double series[2] = {-0.33269163, 0.1214117};           // of tanh x / x - 1, up to x = 2/5
+    const double cap = a->soft_cap * log2e, raw = p->scale_log2 / cap;  // q . k x raw = s / cap
     p->cap_log2 = (float)cap;
-    p->cap_exponent = (float)(2 * log2e / cap);
-    p->cap_near = (float)(cap * cap / 4);
-    for (int i = 0; i < 3; i++) p->cap_series[i] = (float)(series[i] / pow(cap, 2 * (i + 1)));
+    p->cap_exponent = (float)(2 * log2e * raw);
+    p->cap_near = (float)fmin(0.16 / (raw * raw), FLT_MAX);
+    for (int i = 0; i < 2; i++) p->cap_series[i] = (float)(p->scale_log2 * series[i] * pow(raw, 2 * (i + 1)));
   }
   p->window = a->window;
   p->positions = a->window ? a->positions : NULL;
@@ -271,14 +273,14 @@ static dw_status need_apart(int64_t rows, int64_t row_stride, const char *field,
 }
 
 // The part of q or of a token that may lie apart.
-static dw_status check_rope(const dw_shape *shape, const void *rope, const char *name, int64_t outer, const char *outer_name,
-                            int64_t inner, const char *inner_name, dw_error *e) {
+static dw_status check_rope(const dw_shape *shape, const void *rope, int bytes, const char *name, int64_t outer,
+                            const char *outer_name, int64_t inner, const char *inner_name, dw_error *e) {
   if (!rope) return DW_OK;
   const int size = shape->head_dim_qk - shape->head_dim_v;
   if (!size) return dw__fail(e, DW_BAD_ARGUMENT, name, "a pointer", "NULL", "qk is v: there is no part to lie apart");
   dw_status s = need(rope, name, 16, e);
-  if (!s) s = need_stride(outer, outer_name, size, 2, e);
-  return s ? s : need_stride(inner, inner_name, size, 2, e);
+  if (!s) s = need_stride(outer, outer_name, size, bytes, e);
+  return s ? s : need_stride(inner, inner_name, size, bytes, e);
 }
 
 #define TRY(call)                   \
@@ -350,6 +352,17 @@ static dw_status check_counts(const dw_shape *shape, const dw_args *a, dw_error 
   return a->draft_slots ? need_count(a->draft_slots_count, "draft_slots_count", rows, "every row of q has a slot", e) : DW_OK;
 }
 
+static dw_status check_scales(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const bool scaled = shape->kv == DW_E4M3;
+  if (a->kv_scale && !scaled)
+    return dw__fail(e, DW_BAD_ARGUMENT, "kv_scale", "a pointer", "NULL", "only KV in e4m3 has a scale");
+  if (a->v_scale && (!scaled || shape->attention == DW_MLA))
+    return dw__fail(e, DW_BAD_ARGUMENT, "v_scale", "a pointer", "NULL",
+                    scaled ? "V of MLA is part of the record, whose scale is kv_scale" : "only KV in e4m3 has a scale");
+  if (a->kv_scale) TRY(need(a->kv_scale, "kv_scale", 4, e));
+  return a->v_scale ? need(a->v_scale, "v_scale", 4, e) : DW_OK;
+}
+
 // K or V of GQA: pages, tokens and heads in any order, as long as the tokens of a page and the heads share no elements.
 static dw_status check_plane(const dw_shape *shape, const char *name, const void *base, int64_t page, int64_t token,
                              int64_t head, int size, dw_error *e) {
@@ -373,20 +386,22 @@ static dw_status check_planes(const dw_shape *shape, const dw_args *a, dw_error 
   return check_plane(shape, "v", a->v, a->v_page_stride, a->v_token_stride, a->v_head_stride, shape->head_dim_v, e);
 }
 static dw_status check_pool(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const int bytes = shape->kv == DW_E4M3 ? 1 : 2;  // an element
   if (a->v) return dw__fail(e, DW_BAD_ARGUMENT, "v", "a pointer", "NULL", "V of MLA is the first part of a token's record");
   TRY(need(a->kv, "kv", 16, e));
-  TRY(check_rope(shape, a->kv_rope, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
+  TRY(check_rope(shape, a->kv_rope, bytes, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
                  "kv_rope_token_stride", e));
   const int64_t rope = dw__or_else(a->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
-  if (a->kv_rope) TRY(need_stride(a->kv_rope_page_stride, "kv_rope_page_stride", shape->page * rope, 2, e));
+  if (a->kv_rope) TRY(need_stride(a->kv_rope_page_stride, "kv_rope_page_stride", shape->page * rope, bytes, e));
   const int record = a->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
-  TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, 2, e));
+  TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, bytes, e));
   const int64_t token = dw__or_else(a->kv_token_stride, record);
-  return need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, 2, e);
+  return need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, bytes, e);
 }
 
 static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
   TRY(is_gqa(shape) ? check_planes(shape, a, e) : check_pool(shape, a, e));
+  TRY(check_scales(shape, a, e));
   TRY(need_range(a->kv_pages, "kv_pages", 0, INT32_MAX, "pages in the pool, 0 where they are not known", e));
   TRY(need(a->kv_len, "kv_len", 4, e));
   TRY(need_range((int)a->addressing, "addressing", 0, 1, "DW_CSR or DW_BLOCK_TABLE", e));
@@ -506,7 +521,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   TRY(check_rows(shape, bounds, a, e));
   TRY(need(a->q, "q", 16, e));
   const int q_part = a->q_rope ? shape->head_dim_v : shape->head_dim_qk;
-  TRY(check_rope(shape, a->q_rope, "q_rope", a->q_rope_row_stride, "q_rope_row_stride", a->q_rope_head_stride,
+  TRY(check_rope(shape, a->q_rope, 2, "q_rope", a->q_rope_row_stride, "q_rope_row_stride", a->q_rope_head_stride,
                  "q_rope_head_stride", e));
   TRY(need_stride(a->q_head_stride, "q_head_stride", q_part, 2, e));
   TRY(need_stride(a->q_row_stride, "q_row_stride", q_part, 2, e));

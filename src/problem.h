@@ -39,6 +39,7 @@ typedef struct dw__problem_spec {
   int sinks;             // heads with a sink each: most are small, some large enough to take nearly all, some -inf
   int drafts_elsewhere;  // the KV has the prefixes only, the mask is an array that may not be touched
   float q_scale;         // standard deviation of q (1 is usual; 3 makes peaked softmax)
+  float kv_scale;        // E4M3: args.kv_scale, and elements are stored divided by it; 0: NULL
   int lse_base_e;
   int spare_pages;  // extra poisoned pages in the pool, at least 1
   uint64_t seed;
@@ -104,7 +105,7 @@ dw_status dw__tree_masks(const int *parents, int nodes, int words, int *depth, u
 
 // ---- number formats -------------------------------------------------------------------------------------------
 float dw__to_float(dw_dtype type, const void *element);
-void dw__from_float(dw_dtype type, double value, void *element);  // nearest even
+void dw__from_float(dw_dtype type, double value, void *element);  // nearest even; E4M3: at most 448
 size_t dw__dtype_size(dw_dtype type);
 
 #endif

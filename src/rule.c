@@ -69,6 +69,8 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
+  if (s->kv == DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "rowsplit does not widen elements yet");
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
   if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
@@ -126,8 +128,10 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   dw_status status = dw_shape_check(s, e);
   if (!status) status = check_ranges(v, e);
   if (status) return status;
-  if (s->q != s->kv)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
+  if (s->kv == DW_E4M3 && is_gqa(s))
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "no kernel family serves GQA over e4m3 yet");
+  if (s->q != s->kv && s->kv != DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q, or e4m3",
                     "q and KV meet in one matrix instruction");
   if ((v->q_rope || v->kv_rope) && is_gqa(s))
     return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0 for GQA", "only MLA has a part that may lie apart");

@@ -207,7 +207,7 @@ DEV void score_products(const Cta &c, int step, Scores &x) {
   for (int k = 0; k < K_STEPS; k++) {
     if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], slot + chunk_place<K_CHUNKS>(row, 2 * (k + AHEAD) + half));
 #pragma unroll
-    for (int i = 0; i < SCORE_TILES; i++) mma_kv(x.s[i], a[k % (AHEAD + 1)], x.q[k][i]);
+    for (int i = 0; i < SCORE_TILES; i++) mma_mul(x.s[i], a[k % (AHEAD + 1)], x.q[k][i]);
   }
 }
 // Scales the scores, hides what a row does not see, and tells the greatest of each row.
@@ -216,11 +216,12 @@ DEV void score_mask(const dw_params &p, const Cta &c, int step, const CapSeries 
   const bool there = has_unit(c, step, unit), edge = there && is_edge(c, t0);
 #pragma unroll
   for (int i = 0; i < SCORE_TILES; i++) {
-#pragma unroll
-    for (int k = 0; k < 4; k++) x.s[i][k] = there ? x.s[i][k] * p.scale_log2 : MINUS_INF;
     if (WITH_SOFT_CAP && there) {
       const float raw[4] = {x.s[i][0], x.s[i][1], x.s[i][2], x.s[i][3]};
-      if (vote_any(soft_cap_near(cap, x.s[i]))) soft_cap_far(p, raw, x.s[i]);
+      if (vote_any(soft_cap_near(cap, raw, x.s[i]))) soft_cap_far(p, raw, x.s[i]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; k++) x.s[i][k] = there ? x.s[i][k] * p.scale_log2 : MINUS_INF;
     }
     if (edge) {
 #pragma unroll
@@ -290,9 +291,9 @@ DEV void score_weights(const Cta &c, Scores &x) {
       x.sum[i][k] = x.sum[i][k] * factor[k] + (x.s[i][k] + x.s[i][2 + k]);
     }
     if (unit == 0 && lane_id() < 4) sts_f32x2(row + FACTORS, f32x2{factor[0], factor[1]});
-    const u32 low = pack_kv(x.s[i][0], x.s[i][1]), high = pack_kv(x.s[i][2], x.s[i][3]);
-    x.rounded[i][0] = x.rounded[i][0] * factor[0] + (kv_to_float((u16)low) + kv_to_float((u16)high));
-    x.rounded[i][1] = x.rounded[i][1] * factor[1] + (kv_to_float((u16)(low >> 16)) + kv_to_float((u16)(high >> 16)));
+    const u32 low = pack_mul(x.s[i][0], x.s[i][1]), high = pack_mul(x.s[i][2], x.s[i][3]);
+    x.rounded[i][0] = x.rounded[i][0] * factor[0] + (mul_to_float((u16)low) + mul_to_float((u16)high));
+    x.rounded[i][1] = x.rounded[i][1] * factor[1] + (mul_to_float((u16)(low >> 16)) + mul_to_float((u16)(high >> 16)));
     const smem_addr to = c.shared + WEIGHTS + (score_tile(i) * 8 + (lane_id() >> 2)) * WEIGHT_STRIDE + unit * 32 + (lane_id() & 3) * 4;
     sts_u32(to, movmatrix_trans(low));
     sts_u32(to + 16, movmatrix_trans(high));
@@ -337,7 +338,7 @@ DEV void output_step(const Cta &c, int step, Output &x) {
       ldmatrix_x4_trans(a, slot + chunk_place<V_CHUNKS>(unit * TILE + (l & 7) + (l >> 4) * 8, out_dim() / 8 + 2 * m + (l >> 3 & 1)));
 #pragma unroll
       for (int i = 0; i < OUT_TILES; i++)
-        if (out_tile(i) < N_TILES) mma_kv(x.o[m][i], a, b[i]);
+        if (out_tile(i) < N_TILES) mma_mul(x.o[m][i], a, b[i]);
     }
   }
 }

@@ -266,7 +266,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int k = 0; k < K_STEPS; k++) {
       if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
 #pragma unroll
-      for (int t = 0; t < NT; t++) mma_kv(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
+      for (int t = 0; t < NT; t++) mma_mul(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
     }
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
     score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES, s);
@@ -368,11 +368,19 @@ DEV void softmax_read(smem_addr scores, SoftmaxRow<L, T> &x) {
     for (int i = 0; i < T; i++) x.s[i] = w ? x.s[i] + part[i] : part[i];
   }
 }
-// Scales, and hides what the node does not see.
+// Scales and caps. True if soft_cap_far is due: `raw` is for that.
 template <int L, int T>
-DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int t0, bool edge) {
+DEV bool softmax_scale(const dw_params &p, const CapSeries &cap, SoftmaxRow<L, T> &x, float (&raw)[T]) {
 #pragma unroll
-  for (int i = 0; i < T; i++) x.s[i] *= p.scale_log2;
+  for (int i = 0; i < T; i++) {
+    raw[i] = x.s[i];
+    if (!WITH_SOFT_CAP) x.s[i] *= p.scale_log2;
+  }
+  return WITH_SOFT_CAP && soft_cap_near(cap, raw, x.s);
+}
+// Hides what the node does not see.
+template <int L, int T>
+DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, float (&raw)[T], int t0, bool edge) {
   x.poison = false;
   if (edge) {
     const u32 visible = softmax_visible(p, c, x, t0);
@@ -381,6 +389,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
       if (visible >> score_token(x.position + i) & 1) continue;
       x.poison |= !(fabsf(x.s[i]) < INF);
       x.s[i] = MINUS_INF;
+      raw[i] = 0.f;
     }
   }
 }
@@ -419,10 +428,10 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
   for (int i = 0; i < T; i++) x.sum[i] += weights[i];
 #pragma unroll
   for (int i = 0; i < (T + 1) / 2; i++) {
-    const u32 pair = pack_kv(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
+    const u32 pair = pack_mul(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
     x.packed[i] = pair;
-    x.rounded[i] += kv_to_float((u16)pair);
-    if (T > 1) x.rounded[i + T / 2] += kv_to_float((u16)(pair >> 16));
+    x.rounded[i] += mul_to_float((u16)pair);
+    if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
   }
 }
 // Eight weights (16 bytes) of a row: tokens 0-7 or 8-15. The halves change places in every other four rows, against bank conflicts.
@@ -498,8 +507,11 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (TAIL) softmax_read(read, y);
     scores.arrive(c.shared + BAR_SCORES_EMPTY);
 
-    softmax_mask(p, c, x, t0, edge);
-    if (TAIL) softmax_mask(p, c, y, t0, edge);
+    float raw_x[4], raw_y[1];
+    bool far = softmax_scale(p, cap, x, raw_x);
+    softmax_mask(p, c, x, raw_x, t0, edge);
+    if (TAIL) far |= softmax_scale(p, cap, y, raw_y);
+    if (TAIL) softmax_mask(p, c, y, raw_y, t0, edge);
     if (edge) {
       // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
       const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
@@ -509,21 +521,14 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
       if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
     }
     float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
-    const SoftmaxRow<4, 4> raw_x = x;
-    const SoftmaxRow<16, 1> raw_y = y;
-    bool far = false;
-    if (WITH_SOFT_CAP) {
-      far = soft_cap_near(cap, x.s);
-      if (TAIL) far |= soft_cap_near(cap, y.s);
-    }
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
     bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(y.s[0] > y.max);
     if (WITH_SOFT_CAP && grow_x) {
       if (vote_any(far)) {
-        soft_cap_far(p, raw_x.s, x.s);
+        soft_cap_far(p, raw_x, x.s);
         softmax_weights(x, weights_x);
-        if (TAIL) soft_cap_far(p, raw_y.s, y.s);
+        if (TAIL) soft_cap_far(p, raw_y, y.s);
         if (TAIL) softmax_weights(y, weights_y);
         grow_y = TAIL && vote_any(y.s[0] > y.max);
       }
@@ -621,7 +626,7 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
   for (int m = 0; m < V_TILES; m++) {
     if (m + AHEAD < V_TILES) ldmatrix_x4_trans(a[(m + AHEAD) % (AHEAD + 1)], values + (m + AHEAD) * 32);
 #pragma unroll
-    for (int t = 0; t < NT; t++) mma_kv(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
+    for (int t = 0; t < NT; t++) mma_mul(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
   }
   ring.arrive(c.shared + BAR_EMPTY);
 }

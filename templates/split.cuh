@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constan
   const bool dead = node_dead(p, r, node);
 
   Row row;
-  row_start(row, query_vector(p, r, index), p.scale_log2);
+  row_start(p, row, query_vector(p, r, index));
   const int first = first_position(p, r, node);
   for (int j = 0; j < tiles.count && !dead; j++) {
     const int t0 = (tiles.first + j * tiles.stride) * TILE;

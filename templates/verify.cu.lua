@@ -8,7 +8,7 @@
 @ param.int("page", 1)
 @ local formats = {"bf16", "fp16", "fp32"}
 @ param.string("q", {"bf16", "fp16"})
-@ param.string("kv", {q})
+@ param.string("kv", {q, "e4m3"})
 @ param.string("out", formats)
 @ param.int("target", 80)
 @ param.int("limits", 0)
@@ -42,7 +42,8 @@
 #include "params.h"
 
 constexpr int HEADS = ${heads}, KV_HEADS = ${attention == "gqa" and kv_heads or 0}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
-constexpr bool KV_F16 = ${bool(kv == "fp16")};
+constexpr bool Q_F16 = ${bool(q == "fp16")}, KV_E4M3 = ${bool(kv == "e4m3")};
+constexpr bool MUL_F16 = ${bool(kv ~= "bf16")};  // operands of products are fp16, else bf16
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool HAS_TREE = ${bool(#nodes > 0)};
 @ if #nodes > 0 then

@@ -102,7 +102,7 @@ static void variants_are_refused(void **state) {
     {GQA, "family=grouped,combine=few,q_rope=1", "q_rope", "1", "0 for GQA"},
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,kv_rope=1", "kv_rope", "1", "0 for GQA"},
     {SHAPE, "family=rowsplit,combine=few,n_tiles=6", "n_tiles", "6", "1 to 5"},
-    {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q"},
+    {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q, or e4m3"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
     {SHAPE, "family=reference,combine=few", "combine", "few", "none"},

@@ -42,6 +42,7 @@ class DType(IntEnum):
     BF16 = 0
     F16 = 1
     F32 = 2
+    E4M3 = 3
 
 
 class Family(IntEnum):
@@ -320,6 +321,8 @@ class Args(Structure):
         ("block_table_count", c_int64),
         ("kv_indices_count", c_int64),
         ("draft_slots_count", c_int64),
+        ("kv_scale", c_void_p),
+        ("v_scale", c_void_p),
     ]
 
 
