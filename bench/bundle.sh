@@ -77,12 +77,14 @@ cp "$plan" "$out/plan.txt"
 build() { "$out/draftwood" "$@" --build-only >/dev/null; }
 export -f build
 export out
+attention=$(grep -o -- '--suite --attention [a-z]*' "$plan" | head -n 1) || true
 [ ! -s "$out/plan.txt" ] || {
   grep '^bench' "$plan"
-  if grep -q -- '--suite --quick' "$plan"; then echo "verify --suite --quick --target $target"; fi
+  if grep -q -- '--suite.*--quick' "$plan"; then echo "verify ${attention:---suite} --quick --target $target"; fi
   if grep -v -- '--quick' "$plan" | grep -- '--suite' >/dev/null; then
-    for i in 0 1 2 3 4 5 6; do echo "verify --suite --target $target --seed $((39 * i)) --cases 39"; done
+    for i in 0 1 2 3 4 5 6; do echo "verify ${attention:---suite} --target $target --seed $((39 * i)) --cases 39"; done
   fi
+  if grep -q -- '--named' "$plan"; then echo "verify --named --target $target"; fi
 } | xargs -P "$jobs" -d '\n' -I LINE bash -c 'eval "build LINE"'
 "$out/draftwood" cache stats
 du -sh "$out" | sed 's/\t.*/ in all/'

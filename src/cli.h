@@ -154,11 +154,16 @@ double cli_jobs_run(cli_jobs *all, cli_work work, void *user, const char *doing,
 int cli_jobs_errors(cli_jobs *all);
 
 // ---- checks against the oracle (src/cli_verify.c) -------------------------------------------------------------
+// How K and V of GQA lie, as the words of dw__planes.
+#define CLI_PLANES "apart|by-head|in-token|in-page"
+#define CLI_PLANES_HELP \
+  "GQA: K and V in pools of their own, or with heads before tokens, or a token's or a page's V behind its K (apart)"
 typedef struct cli_problem {
   cli_list lengths;             // prefixes, dealt out in turn
   int batch;                    // 0: one request a length
   int mask, addressing, order;  // dw_mask, dw_addressing, dw_host_order
   int seed, split_tokens;
+  int planes;        // dw__planes
   bool overlap;      // the call may start while the kernel before it runs
   bool prefix_only;  // lengths without the drafts
   int window;

@@ -71,15 +71,19 @@ typedef struct bench {
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
+static double token_bytes(const dw_shape *shape) {
+  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
+  return (double)shape->kv_heads * (shape->head_dim_qk + own_v) * (double)dw__dtype_size(shape->kv);
+}
+
 static void count_work(problem *p) {
   const dw_shape *shape = &p->shape;
-  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
   p->tokens = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
     p->tokens += (double)p->prefix[b] + shape->width;
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
-  p->kv_bytes = p->tokens * shape->kv_heads * (shape->head_dim_qk + own_v) * (double)dw__dtype_size(shape->kv);
+  p->kv_bytes = p->tokens * token_bytes(shape);
 }
 
 static int longest(const problem *p) {
@@ -708,8 +712,7 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"sinks", NULL, CLI_FLAG, &want.sinks, 0, 0, "a sink for each head"},
     {"q-rope", NULL, CLI_FLAG, &want.q_rope, 0, 0, "the last elements of q lie apart"},
     {"kv-rope", NULL, CLI_FLAG, &want.kv_rope, 0, 0, "the last elements of the KV's tokens lie in another pool"},
-    {"planes", "apart|by-head|in-token|in-page", CLI_WORD, &want.planes, 0, 0,
-     "GQA: K and V in pools of their own, or heads before tokens, or a token's or page's V behind its K (apart)"},
+    {"planes", CLI_PLANES, CLI_WORD, &want.planes, 0, 0, CLI_PLANES_HELP},
     {"addressing", "auto|csr|table", CLI_WORD, &want.addressing, 0, 0, "auto: csr for page 1, table for larger ones"},
     {"any-call", NULL, CLI_FLAG, &want.any_call, 0, 0, "kernels that serve every form of call, also where a table would do"},
     {"variants", "'TEXT TEXT...'", CLI_TEXT, &want.variants, 0, 0,

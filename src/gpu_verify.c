@@ -466,7 +466,7 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, dw_attention attention, int 
     };
     if (i % 4 == 2) spec.shape.q = spec.shape.kv = spec.shape.out = DW_F16;
     if (i % 4 == 1) spec.shape.out = DW_F32;
-    if (i % 3 == 2) spec.shape.kv = DW_E4M3, spec.kv_scale = i % 2 ? 0.02f : 0;
+    if (i % 3 == 2 && !gqa) spec.shape.kv = DW_E4M3, spec.kv_scale = i % 2 ? 0.02f : 0;
     double off;
     status = check_one(judge, &spec, &off, error);
     if (!status && off > *worst) *worst = off;

@@ -17,14 +17,14 @@
 #define ONE_TOKEN (-1001)
 
 typedef struct named {
-  const char *name, *shape;
-  dw__gpu_spec spec;    // shape and longest are filled in
-  const int *prefix;    // of the first contents
-  const int *later;     // of the others; NULL: the first ones moved on by a request
-  const int *rows;      // NULL: width each
-  int split, declared;  // as in dw__gpu_check
-  const char *variant;  // NULL: the rule table's
-  int mode;             // of the capture: dw__capture_mode + 1; 0: one after the other
+  const char *name, *shape;  // shape: of MLA, unless it begins with gqa:
+  dw__gpu_spec spec;         // shape and longest are filled in
+  const int *prefix;         // of the first contents
+  const int *later;          // of the others; NULL: the first ones moved on by a request
+  const int *rows;           // NULL: width each
+  int split, declared;       // as in dw__gpu_check
+  const char *variant;       // NULL: the rule table's
+  int mode;                  // of the capture: dw__capture_mode + 1; 0: one after the other
   unsigned asks;
 } named;
 
@@ -55,7 +55,7 @@ typedef struct named {
     .name = "a45_512_then_" #later_tokens, .shape = "h=16,t=4,page=64", .spec = {.batch = 1, TABLE, PARENTS}, \
     .prefix = LIST(512), .later = LIST(later_tokens - 4), .declared = 131072                                  \
   }
-#define CHECKED_ROWSPLIT "checked"  // the rule table's, checked
+#define CHECKED "checked"  // the rule table's, checked
 
 static const named cases[] = {
   {.name = "a01_page_addresses",
@@ -66,6 +66,19 @@ static const named cases[] = {
    .shape = "h=16,t=8,page=480",
    .spec = {.batch = 3, TABLE, PARENTS, .kv_rope = 1, .pool_tokens = 480 * 9000},
    .prefix = LIST(4000, 23000, 0)},
+  // 32,768 elements a page: pages past 65,536 lie beyond 2^31.
+  {.name = "a02_interleaved_in_tokens",
+   .shape = "gqa:h=32,hk=8,t=4,d=128,page=16",
+   .spec = {.batch = 2, TABLE, PARENTS, .planes = DW__PLANES_IN_TOKEN, .pool_tokens = 16 * 90000},
+   .prefix = LIST(4000, 23000)},
+  {.name = "a02_interleaved_in_pages",
+   .shape = "gqa:h=32,hk=8,t=4,d=128,page=16",
+   .spec = {.batch = 2, TABLE, PARENTS, .planes = DW__PLANES_IN_PAGE, .pool_tokens = 16 * 90000},
+   .prefix = LIST(4000, 23000)},
+  {.name = "a03_gqa_slots_far_apart",
+   .shape = "gqa:h=32,hk=8,t=4,d=64",
+   .spec = {.batch = 3, SLOTS, CHAIN, .pool_tokens = 6300000},
+   .prefix = LIST(1000, 23000, 5)},
   {.name = "a03_slots_far_apart",
    .shape = "h=16,t=4",
    .spec = {.batch = 3, SLOTS, CHAIN, .pool_tokens = 6300000},
@@ -114,7 +127,7 @@ static const named cases[] = {
    .prefix = LIST(70, 90, 20),
    .split = 64,
    .declared = 10000,
-   .variant = CHECKED_ROWSPLIT,
+   .variant = CHECKED,
    .asks = DW__ASK_FAULTS},
   {.name = "a07_rows_that_see_nothing",
    .shape = "h=16,t=8",
@@ -131,6 +144,11 @@ static const named cases[] = {
   }
   A08(16),
   A08(64),
+  {.name = "a08_gqa_poison_around_pages",
+   .shape = "gqa:h=32,hk=8,t=9,d=128,page=16",
+   .spec = {.batch = 3, TABLE_PREFIX, BITS},
+   .prefix = LIST(15, 16, 17),
+   .asks = DW__ASK_LAST_HIDDEN},
   {.name = "a09_window_misses_first_tiles",
    .shape = "h=16,t=8",
    .spec = {.batch = 3, TABLE, BITS, .window = 16, .positions = 1},
@@ -147,6 +165,11 @@ static const named cases[] = {
    .spec = {.batch = 5, TABLE, CHAIN},
    .prefix = LIST(0, 1, 2, 3, 4),
    .declared = 1048576},
+  {.name = "a11_gqa_lengths_1_to_5",
+   .shape = "gqa:h=32,hk=8,t=1,d=128",
+   .spec = {.batch = 5, TABLE, CHAIN},
+   .prefix = LIST(0, 1, 2, 3, 4),
+   .declared = 1048576},
   {.name = "a12_short_beside_long",
    .shape = "h=16,t=2",
    .spec = {.batch = 2, TABLE_PREFIX, CHAIN, .q_scale = 0.01f, .kv_scale = 100},
@@ -159,6 +182,13 @@ static const named cases[] = {
    .prefix = LIST(64, 65536)},
   {.name = "a13_batches_in_the_merge",
    .shape = "h=24,t=8",
+   .spec = {.batch = 5, SLOTS, PARENTS, .ragged = 1},
+   .prefix = LIST(1000, 370, 0, 5260, 16),
+   .rows = LIST(8, 8, 3, 1, 5),
+   .split = 704,
+   .asks = DW__ASK_OWN_RUNS},
+  {.name = "a13_gqa_batches_in_the_merge",
+   .shape = "gqa:h=24,hk=4,t=8,d=256",
    .spec = {.batch = 5, SLOTS, PARENTS, .ragged = 1},
    .prefix = LIST(1000, 370, 0, 5260, 16),
    .rows = LIST(8, 8, 3, 1, 5),
@@ -189,7 +219,7 @@ static const named cases[] = {
    .prefix = LIST(33, 0, 10),
    .split = 64,
    .declared = 10000,
-   .variant = CHECKED_ROWSPLIT,
+   .variant = CHECKED,
    .asks = DW__ASK_FAULTS},
   {.name = "a16_faults_in_bias",
    .shape = "h=4,t=10,page=16",
@@ -197,7 +227,7 @@ static const named cases[] = {
    .prefix = LIST(33, 5, 10),
    .split = 64,
    .declared = 10000,
-   .variant = CHECKED_ROWSPLIT,
+   .variant = CHECKED,
    .asks = DW__ASK_FAULTS},
   {.name = "a17_tree", .shape = "h=8,t=16", .spec = {.batch = 1, TABLE, PARENTS}, .prefix = LIST(330), .declared = 1000},
   {.name = "a17_no_drafts_after_tree",
@@ -229,6 +259,10 @@ static const named cases[] = {
   A19(65),
   A19(128),
   {.name = "a19_bits_of_1025", .shape = "h=1,t=1025", .spec = {.batch = 2, TABLE, BITS}, .prefix = LIST(30, 3)},
+  {.name = "a19_gqa_bits_of_1025",
+   .shape = "gqa:h=4,hk=2,t=1025,d=64",
+   .spec = {.batch = 2, TABLE, BITS},
+   .prefix = LIST(30, 3)},
   {.name = "a20_ragged_trees",
    .shape = "h=16,t=16",
    .spec = {.batch = 3, SLOTS, QLEN, .ragged = 1},
@@ -255,6 +289,10 @@ static const named cases[] = {
    .split = 4096,
    .asks = DW__ASK_OWN_RUNS},
   {.name = "a23_unequal_widths", .shape = "h=4,t=37,qk=192,v=128", .spec = {.batch = 12, TABLE, BITS}, .prefix = LIST(17)},
+  {.name = "a23_gqa_unequal_widths",
+   .shape = "gqa:h=4,hk=4,t=37,qk=192,v=128",
+   .spec = {.batch = 12, TABLE, BITS},
+   .prefix = LIST(17)},
   {.name = "a24_chain_without_a_mask",
    .shape = "h=16,t=8",
    .spec = {.batch = 3, TABLE, CHAIN},
@@ -273,6 +311,14 @@ static const named cases[] = {
    .shape = "h=64,t=16",
    .spec = {.batch = 2, TABLE, PARENTS, .window = 2, .positions = 1},
    .prefix = LIST(1000, 90)},
+  {.name = "a25_gqa_window_and_tree",
+   .shape = "gqa:h=64,hk=8,t=4,d=64",
+   .spec = {.batch = 2, TABLE, PARENTS, .window = 128},
+   .prefix = LIST(1000, 90)},
+  {.name = "a25_gqa_window_and_star",
+   .shape = "gqa:h=64,hk=8,t=16,d=64,page=16",
+   .spec = {.batch = 2, SLOTS, .mask_kind = DW_MASK_BYTES_FULL, STAR, .window = 128},
+   .prefix = LIST(1000, 90)},
   {.name = "a26_window_edge",
    .shape = "h=16,t=2",
    .spec = {.batch = 2, TABLE, CHAIN, .window = 4096},
@@ -286,6 +332,15 @@ static const named cases[] = {
   A27(2, 4),
   A27(4, 1),
   A27(4, 4),
+#define A27_GQA(t, n)                                                                      \
+  {                                                                                        \
+    .name = "a27_gqa_sinks_" #t "_rows_batch_" #n, .shape = "gqa:h=64,hk=8,t=" #t ",d=64", \
+    .spec = {.batch = n, TABLE, PARENTS, .sinks = 1}, .prefix = LIST(400, 0, 2000, 7)      \
+  }
+  A27_GQA(2, 1),
+  A27_GQA(2, 4),
+  A27_GQA(4, 1),
+  A27_GQA(4, 4),
 #define HEADS(id, heads, t, n)                                                                             \
   {                                                                                                        \
     .name = id "_" #heads "_heads_" #t "_rows_batch_" #n, .shape = "h=" #heads ",t=" #t ",page=64",        \
@@ -300,6 +355,14 @@ static const named cases[] = {
   HEADS("a29", 4, 4, 64),
   HEADS("a29", 8, 4, 3),
   HEADS("a29", 8, 1, 64),
+#define A30(t)                                                                                   \
+  {                                                                                              \
+    .name = "a30_16_heads_a_group_" #t "_rows", .shape = "gqa:h=64,hk=4,t=" #t ",d=128,page=16", \
+    .spec = {.batch = 3, TABLE, PARENTS}, .prefix = LIST(5700, 17, 131072)                       \
+  }
+  A30(1),
+  A30(2),
+  A30(8),
   {.name = "a32_latent_256_rope_64",
    .shape = "h=16,t=5,qk=320,v=256",
    .spec = {.batch = 3, TABLE, PARENTS},
@@ -391,6 +454,17 @@ static const named cases[] = {
   C30(5, "global", DW__CAPTURE_GLOBAL),
   C30(6, "thread", DW__CAPTURE_THREAD),
   C30(7, "relaxed", DW__CAPTURE_RELAXED),
+  {.name = "a41_gqa_strides",
+   .shape = "gqa:h=32,hk=4,t=3,d=128",
+   .spec = {.batch = 4, TABLE, PARENTS, .strided = 1},
+   .prefix = LIST(500, 0, 16, 7000)},
+#define A42_GQA(pages)                                                                                              \
+  {                                                                                                                 \
+    .name = "a42_gqa_pages_of_" #pages "_hold_both", .shape = "gqa:h=32,hk=8,t=4,d=128,page=" #pages,               \
+    .spec = {.batch = 3, TABLE, PARENTS, .planes = DW__PLANES_IN_PAGE, .strided = 1}, .prefix = LIST(70, 3000, 130) \
+  }
+  A42_GQA(16),
+  A42_GQA(64),
   {.name = "range_of_fp16",
    .shape = "h=16,t=4,q=fp16,kv=fp16",
    .spec = {.batch = 2, TABLE, PARENTS, .q_scale = 0.0001f, .kv_scale = 10000},
@@ -445,7 +519,7 @@ static const named cases[] = {
    .prefix = LIST(33, 0, 90),
    .split = 64,
    .declared = 10000,
-   .variant = CHECKED_ROWSPLIT,
+   .variant = CHECKED,
    .asks = DW__ASK_FAULTS},
   {.name = "d09_faults_in_trees_in_a_window",
    .shape = "h=4,t=10,page=16",
@@ -453,7 +527,7 @@ static const named cases[] = {
    .prefix = LIST(33, 50, 90),
    .split = 64,
    .declared = 10000,
-   .variant = CHECKED_ROWSPLIT,
+   .variant = CHECKED,
    .asks = DW__ASK_FAULTS},
   {.name = "d09_faults_in_packed_trees",
    .shape = "h=4,t=70",
@@ -461,7 +535,7 @@ static const named cases[] = {
    .prefix = LIST(33, 50, 90),
    .split = 64,
    .declared = 10000,
-   .variant = CHECKED_ROWSPLIT,
+   .variant = CHECKED,
    .asks = DW__ASK_FAULTS},
   {.name = "d09_faults_told_by_the_plain_kernel",
    .shape = "h=4,t=10,page=16",
@@ -477,13 +551,21 @@ static const named cases[] = {
    .prefix = LIST(1000, 17, 5000),
    .split = 1024,
    .declared = 10000,
-   .variant = CHECKED_ROWSPLIT,
+   .variant = CHECKED,
    .asks = DW__ASK_FAULTS},
   {.name = "d09_sound_and_checked_auto",
    .shape = "h=16,t=17,page=64",
    .spec = {.batch = 8, TABLE, PARENTS, .dead_nodes = 1, .window = 500, .positions = 1},
    .prefix = LIST(1000, 17, NO_TOKENS, ONE_TOKEN, 5700, 0),
-   .variant = CHECKED_ROWSPLIT},
+   .variant = CHECKED},
+  {.name = "d09_gqa_faults_in_trees",
+   .shape = "gqa:h=8,hk=2,t=10,d=128,page=16",
+   .spec = {.batch = 3, TABLE, PARENTS},
+   .prefix = LIST(33, 0, 90),
+   .split = 64,
+   .declared = 10000,
+   .variant = CHECKED,
+   .asks = DW__ASK_FAULTS},
   {.name = "d10_two_prompts",
    .shape = "h=8,t=60",
    .spec = {.batch = 2, SLOTS, PARENTS, .ragged = 1},
@@ -512,6 +594,12 @@ static const named cases[] = {
    .shape = "h=8,t=40",
    .spec = {.batch = 3, TABLE_PREFIX, BITS},
    .prefix = LIST(2003, 40, 0),
+   .split = 256,
+   .asks = DW__ASK_OWN_RUNS},
+  {.name = "d13_gqa_rows_and_batches_do_not_count",
+   .shape = "gqa:h=32,hk=8,t=9,d=128,page=16",
+   .spec = {.batch = 8, TABLE_PREFIX, PARENTS},
+   .prefix = LIST(2003, 40, 0, 997, 16, 5, 300, 64),
    .split = 256,
    .asks = DW__ASK_OWN_RUNS},
   {.name = "e03_shared_pages",
@@ -548,12 +636,13 @@ static int shorten(int tokens, bool small) { return small && tokens > 200 ? 100 
 
 static dw_status make_shape(const named *of, int target, bool small, dw_shape *shape, dw_error *error) {
   char text[128];
-  snprintf(text, sizeof text, "mla:%s", of->shape);
+  snprintf(text, sizeof text, "%s%s", strncmp(of->shape, "gqa:", 4) == 0 ? "" : "mla:", of->shape);
   dw_status status = dw_shape_parse(text, shape, error);
   shape->target = target;
   shape->limits = target < 120 ? 120 : 0;
   if (!small) return status;
-  if (shape->heads > 4) shape->heads = 4;
+  if (shape->attention == DW_MLA && shape->heads > 4) shape->heads = 4;
+  if (shape->kv_heads > 2) shape->heads = shape->heads / shape->kv_heads * 2, shape->kv_heads = 2;
   if (shape->width > 40) shape->width = 40;
   return status;
 }
@@ -583,7 +672,7 @@ static dw_status choose_variant(const named *of, int sm_count, dw__gpu_check *ch
                       .features = features,
                       .split_tokens = of->split};
   if (of->declared > bounds.kv_len) bounds.kv_len = of->declared;
-  const bool chosen = !of->variant || strcmp(of->variant, CHECKED_ROWSPLIT) == 0;
+  const bool chosen = !of->variant || strcmp(of->variant, CHECKED) == 0;
   dw_status status = chosen ? dw_variant_choose(&check->shape, &bounds, &check->variant, error)
                             : dw_variant_parse(of->variant, &check->variant, error);
   if (!chosen) dw__variant_add_features(&check->variant, features);

@@ -353,6 +353,7 @@ static const struct {
    true},
   {"mla:h=2,t=70,qk=192,v=128", "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2" FEATURES, false, true},
   {"mla:h=2,t=70,qk=192,v=128,page=16", "family=split,combine=many,combine_splits=8", false, false},
+  {"gqa:h=6,hk=2,t=9,d=64,page=16", "family=grouped,n_tiles=2,combine=few,combine_splits=4,window=1", false, true},
 };
 #define KERNELS ((int)DW__COUNT(kernels))
 
@@ -388,6 +389,7 @@ static void make_trial(trial *t, int kernel, int kind, uint64_t *dice) {
   s->sinks = dw__random_below(dice, 3) == 0;
   s->q_rope = features && dw__random_below(dice, 3) == 0;
   s->kv_rope = features && dw__random_below(dice, 3) == 0;
+  if (t->shape.attention == DW_GQA) s->q_rope = s->kv_rope = 0;
   s->mask_kind = kind == DW_FAULT_PARENT      ? DW_MASK_PARENTS
                  : kind == DW_FAULT_MASK_SIZE ? DW_MASK_BYTES_FULL
                  : kind == DW_FAULT_BIAS      ? DW_MASK_BIAS_F32
@@ -764,7 +766,7 @@ int main(int argc, char **argv) {
   static struct CMUnitTest tests[KERNELS] = {
 #define FAULTS(i, name) {"faults_" name, random_faults, NULL, NULL, (void *)(intptr_t)(i)}
     FAULTS(0, "reference"), FAULTS(1, "split"),         FAULTS(2, "rowsplit1"),  FAULTS(3, "rowsplit3"),
-    FAULTS(4, "table"),     FAULTS(5, "wide_rowsplit"), FAULTS(6, "wide_split"),
+    FAULTS(4, "table"),     FAULTS(5, "wide_rowsplit"), FAULTS(6, "wide_split"), FAULTS(7, "grouped"),
   };
   const struct CMUnitTest cases[] = {
     cmocka_unit_test(a05_padded_rows_are_no_fault),

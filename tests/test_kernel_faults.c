@@ -10,6 +10,7 @@
 #include "rule.h"
 
 #define ROWSPLIT "rowsplit.cuh"
+#define GROUPED "grouped.cuh"
 #define REQUEST "request.cuh"
 #define COMBINE "combine.cuh"
 
@@ -17,6 +18,7 @@ typedef struct fault {
   const char *name, *file, *text, *replacement;
 } fault;
 
+// Names that begin with gqa_: found by problems of GQA.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -51,7 +53,7 @@ static const fault faults[] = {
   {"wrong_token_in_page", REQUEST, "(table ? t : entry) % PAGE", "(table ? t + 1 : entry) % PAGE"},
   {"draft_slots_of_the_first_request", REQUEST, "draft ? r.first_row + (t - r.prefix)", "draft ? (t - r.prefix)"},
   {"page_address_of_32_bits", REQUEST, "(page * page_stride + in_page", "(page * (int)page_stride + in_page"},
-  {"slot_address_of_32_bits", REQUEST, "entry * page_stride * 2", "entry * (int)page_stride * 2"},
+  {"slot_address_of_32_bits", REQUEST, "entry * page_stride * KV_BYTES", "entry * (int)page_stride * KV_BYTES"},
   {"no_safe_token", ROWSPLIT, "  if (token >= c.request.total) entry = l.safe_entry, token = tile_token(c, 0);\n", ""},
   {"table_by_row", REQUEST, "p.block_table + r.index * p.block_table_stride",
    "p.block_table + r.first_row * p.block_table_stride"},
@@ -95,6 +97,35 @@ static const fault faults[] = {
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
   {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
+  // GQA.
+  {"gqa_no_wait_for_copies", GROUPED, "    cp_async_wait_group<V_SLOTS - 1>();\n    meet();\n    if (window(p)",
+   "    meet();\n    if (window(p)"},
+  {"gqa_no_wait_for_the_last_round", GROUPED, "    cp_async_wait_group<V_SLOTS - 1>();\n    meet();\n    if (window(p)",
+   "    cp_async_wait_group<V_SLOTS>();\n    meet();\n    if (window(p)"},
+  {"gqa_no_meeting_before_products", GROUPED, "    meet();\n    if (window(p)", "    if (window(p)"},
+  {"gqa_no_meeting_after_scores", GROUPED, "(u32)next_entry);\n    meet();\n", "(u32)next_entry);\n"},
+  {"gqa_no_wait_before_cleaning", GROUPED, "      cp_async_wait_group<V_SLOTS - 1>();\n      meet();\n      clean",
+   "      meet();\n      clean"},
+  {"gqa_no_meeting_before_sums", GROUPED, "x.max[i][1]});\n  }\n  meet();\n", "x.max[i][1]});\n  }\n"},
+  {"gqa_no_warp_sync_in_the_store", GROUPED, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
+  {"gqa_values_not_cleaned", GROUPED, "      clean_values(c, next, x);\n", ""},
+  {"gqa_entries_of_the_step_before", GROUPED, "step_entry(p, c, next + K_SLOTS + 1, thread)",
+   "step_entry(p, c, next + K_SLOTS, thread)"},
+  {"gqa_tokens_past_the_end", GROUPED, "return t < c.request.total ? t : c.request.total - 1;", "return t;"},
+  {"gqa_slots_taken_too_early", GROUPED, "value = i + V_SLOTS, key = i + 1 + K_SLOTS;",
+   "value = i + V_SLOTS + 1, key = i + 2 + K_SLOTS;"},
+  {"gqa_rows_of_the_next_group_written", GROUPED, "      if (row >= c.rows) continue;\n", ""},
+  {"gqa_heads_of_another_kv_head", GROUPED, "* HEADS + c.kv_head * GROUP + at % GROUP;", "* HEADS + c.kv_head + at % GROUP;"},
+  {"gqa_output_never_rescaled", GROUPED, "      x.o[m][i][2] *= f.x;\n", ""},
+  {"gqa_sums_never_rescaled", GROUPED, "x.sum[i][k] * factor[k] + (", "x.sum[i][k] + ("},
+  {"gqa_edge_not_masked", GROUPED, "{ return t0 + TILE > c.request.prefix ||", "{ return t0 + 1 > c.request.prefix ||"},
+  {"gqa_prefix_edge_off_by_one", GROUPED, "(((1u << -column) - 1) & prefix);", "(((1u << -column) - 1) >> 1 & prefix);"},
+  {"gqa_window_off_by_one", GROUPED, ": node_position(p, c.request, node)) - window(p) + 1;",
+   ": node_position(p, c.request, node)) - window(p);"},
+  {"gqa_window_shows_all_drafts", GROUPED, "first > c.request.prefix) mask = window_drafts", "false) mask = window_drafts"},
+  {"gqa_values_with_strides_of_keys", REQUEST, "p.v, p.v_page_stride, p.v_token_stride",
+   "p.v, p.kv_page_stride, p.kv_token_stride"},
+  {"gqa_values_of_the_first_head", REQUEST, "kv_head * p.v_head_stride", "0 * p.v_head_stride"},
 };
 
 // ---- a broken copy of the templates ---------------------------------------------------------------------------
@@ -176,6 +207,9 @@ typedef struct trial {
 #define R2 "family=rowsplit,n_tiles=2,combine=few,combine_splits=2"
 #define R3 "family=rowsplit,n_tiles=3,combine=few,combine_splits=8"
 #define R5 "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
+#define G1 "family=grouped,n_tiles=1,combine=few,combine_splits=2"
+#define G2 "family=grouped,n_tiles=2,combine=few,combine_splits=4"
+#define G4 "family=grouped,n_tiles=4,combine=few,combine_splits=4"
 #define PARENTS DW_MASK_PARENTS, DW_BLOCK_TABLE
 #define CHAIN DW_MASK_NONE, DW_BLOCK_TABLE
 #define CHAIN_CSR DW_MASK_NONE, DW_CSR
@@ -192,6 +226,11 @@ static const trial trials[] = {
   {SHAPE, R5, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, DW_MASK_BIAS_F32, DW_CSR, 1, 0, WINDOW},
   {SHAPE, R2, {70, 20, 0}, {9, 4, 7}, CHAIN_CSR, 1, 0, PREFIX_ONLY | ELSEWHERE | CAP},
+  {"gqa:h=6,hk=2,t=9,d=64,page=16", G2, {500, 37, 64}, {9, 4, 7}, PARENTS, 5, 0, 0},
+  {"gqa:h=8,hk=2,t=9,qk=192,v=128", G4, {250, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 192, PREFIX_ONLY},
+  {"gqa:h=2,hk=1,t=64,d=128", G4, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"gqa:h=4,hk=2,t=9,d=128", G1, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
+  {"gqa:h=4,hk=2,t=9,d=64", G2, {100, 20, 3}, {0}, DW_MASK_BYTES_QLEN, DW_CSR, 1, 0, WINDOW | NARROW | PREFIX_ONLY},
 };
 
 static int features_of(const trial *t) {
@@ -224,7 +263,14 @@ static void hide_poison(dw__problem *problem) {
   for (int i = 0; i < 2; i++)
     for (int node = 0; node < problem->rows[0]; node++) kt_see(problem, 0, node, drafts[i], false);
   kt_solve(problem);
-  for (int i = 0; i < 2; i++) kt_fill_token(problem, 0, problem->prefix[0] + drafts[i], i ? NAN : INFINITY);
+  const dw_shape *shape = &problem->spec.shape;
+  for (int i = 0; i < 2; i++) {
+    const int token = problem->prefix[0] + drafts[i];
+    if (shape->attention == DW_MLA) kt_fill_token(problem, 0, token, i ? NAN : INFINITY);
+    else
+      dw__from_float(shape->kv, i ? (double)NAN : (double)INFINITY,
+                     (uint16_t *)(uintptr_t)dw__oracle_value(shape, &problem->args, 0, token, 0));
+  }
 }
 
 static dw__problem *trial_problem(const trial *t, far_pool *far) {
@@ -272,8 +318,9 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
   return found;
 }
 
-static bool find(const char *templates, dw_error *error) {
+static bool find(const char *templates, bool gqa, dw_error *error) {
   for (size_t i = 0; i < DW__COUNT(trials); i++) {
+    if ((strncmp(trials[i].shape, "gqa:", 4) == 0) != gqa) continue;
     dw_shape shape = kt_shape(trials[i].shape);
     dw_variant variant = kt_variant(trials[i].variant);
     dw__variant_add_features(&variant, features_of(&trials[i]));
@@ -293,7 +340,7 @@ static void check_fault(void **state) {
   assert_non_null(mkdtemp(folder));
   each_template(copy_one, f);
   kt_note("%s", f->name);
-  bool found = find(folder, &error);
+  bool found = find(folder, strncmp(f->name, "gqa_", 4) == 0, &error);
   each_template(remove_one, f);
   rmdir(folder);
   if (!found) fail_msg("nothing finds it");
@@ -306,7 +353,8 @@ static void no_fault(void **state) {
   (void)state;
   dw_error error = {0};
   kt_note("templates as they are");
-  if (find(TEST_SOURCE_DIR "/templates", &error)) kt_fail("found", &error);
+  for (int gqa = 0; gqa < 2; gqa++)
+    if (find(TEST_SOURCE_DIR "/templates", gqa, &error)) kt_fail("found", &error);
 }
 
 int main(int argc, char **argv) {

@@ -644,6 +644,15 @@ static dw_shape random_shape(uint64_t *seed) {
   if (dw__random_below(seed, 8) == 0) s.width = 1 + dw__random_below(seed, 1025);
   s.head_dim_qk = records[record];
   s.head_dim_v = records[record + 1];
+  if (dw__random_below(seed, 3) == 0) {
+    static const int dims[] = {64, 64, 96, 96, 128, 128, 192, 128, 256, 256, 64, 96, 512, 512};
+    const int pair = 2 * dw__random_below(seed, (int)DW__COUNT(dims) / 2);
+    s.attention = DW_GQA;
+    s.kv_heads = 1 + dw__random_below(seed, 16);
+    s.heads = s.kv_heads * (1 + dw__random_below(seed, 128 / s.kv_heads));
+    s.head_dim_qk = dims[pair];
+    s.head_dim_v = dims[pair + 1];
+  }
   s.page = PICK(pages);
   s.q = s.kv = (dw_dtype)dw__random_below(seed, 2);
   s.out = (dw_dtype)dw__random_below(seed, 3);
@@ -674,23 +683,24 @@ static void check_plan(const dw_shape *s, const dw_variant *v, const dw_bounds *
   assert_int_equal(main_kernel->dynamic_shared, dw_shared_bytes(s, v));
   assert_int_equal(plan->count, 2);
   assert_true(plan->groups >= 1 && plan->ranges >= 1);
-  if (v->family == DW_ROWSPLIT) {
-    assert_true((size_t)plan->groups * (size_t)v->n_tiles * 8 >= rows);
-    assert_true((size_t)(plan->groups - 1) * (size_t)v->n_tiles * 8 < rows);
+  const bool fast = v->family == DW_ROWSPLIT || v->family == DW_GROUPED;
+  if (fast) {  // of a KV head
+    assert_true((size_t)plan->groups * (size_t)v->n_tiles * 8 >= rows / (size_t)s->kv_heads);
+    assert_true((size_t)(plan->groups - 1) * (size_t)v->n_tiles * 8 < rows / (size_t)s->kv_heads);
   } else {
     assert_true((size_t)plan->groups * 4 >= rows);
   }
   assert_true(plan->all_ranges >= b->batch);
   assert_int_equal(plan->all_ranges, plan->ranges * b->batch);
   if (b->split_tokens) assert_true((long long)plan->ranges * b->split_tokens >= b->kv_len);
-  assert_int_equal(main_kernel->grid[0], plan->groups);
+  assert_int_equal(main_kernel->grid[0], plan->groups * (v->family == DW_GROUPED ? s->kv_heads : 1));
   assert_int_equal(main_kernel->grid[1], plan->ranges);
   assert_int_equal(main_kernel->grid[2], b->batch);
   assert_true(main_kernel->grid[1] <= 65535 && main_kernel->grid[2] <= 65535);
   size_t elements = (size_t)combine->grid[0] * combine->block * (v->combine == DW_COMBINE_MANY ? 1 : 8);
   assert_true(elements >= rows * (size_t)s->head_dim_v && combine->grid[1] == (unsigned)b->batch);
   size_t partial_rows = (size_t)plan->all_ranges * rows;
-  assert_int_equal(plan->partial_bytes, up(partial_rows * (size_t)s->head_dim_v * (v->family == DW_ROWSPLIT ? 2 : 4)));
+  assert_int_equal(plan->partial_bytes, up(partial_rows * (size_t)s->head_dim_v * (fast ? 2 : 4)));
   assert_int_equal(plan->lse_bytes, up(partial_rows * 4));
   size_t words = (size_t)b->batch * (size_t)s->width * (size_t)((s->width + 31) / 32);
   assert_int_equal(plan->workspace_bytes, plan->partial_bytes + plan->lse_bytes + (s->width > 64 ? up(words * 4) : 0));
@@ -760,7 +770,9 @@ static void every_choice_is_listed(void **state) {
 // And nothing else is: some problem asks for each of them.
 static void everything_listed_is_chosen(void **state) {
   (void)state;
-  static const char *const shapes[] = {"mla:h=8,t=1", "mla:h=8,t=9", "mla:h=8,t=4", "mla:h=16,t=17", "mla:h=8,t=9,qk=96,v=64"};
+  static const char *const shapes[] = {
+    "mla:h=8,t=1",           "mla:h=8,t=9", "mla:h=8,t=4", "mla:h=16,t=17", "mla:h=8,t=9,qk=96,v=64", "gqa:h=32,hk=8,t=9,d=128",
+    "gqa:h=64,hk=8,t=1,d=64"};
   static const int boards[] = {8, 16, 24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
   for (size_t s = 0; s < DW__COUNT(shapes); s++) {
     const dw_shape shape = shape_of(shapes[s]);

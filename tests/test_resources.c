@@ -21,7 +21,7 @@ static void expect(bool right, const char *variant, const char *what, long found
 
 // Lines of the disassembly that hold `word`, by kernel: only text between the section marks of dw_verify counts.
 typedef struct sass {
-  long hmma, ldsm, ublkcp, local, setmaxreg, warpsync;
+  long hmma, ldsm, ublkcp, ldgsts, local, setmaxreg, warpsync;
 } sass;
 
 static bool have_nvdisasm(void) { return system("command -v nvdisasm >/dev/null 2>&1") == 0; }
@@ -43,6 +43,7 @@ static bool disassemble(const dw_cubin *cubin, sass *counts) {
     counts->hmma += strstr(line, " HMMA") != NULL;
     counts->ldsm += strstr(line, " LDSM") != NULL;
     counts->ublkcp += strstr(line, "UBLKCP") != NULL;
+    counts->ldgsts += strstr(line, "LDGSTS") != NULL;
     counts->setmaxreg += strstr(line, "USETMAXREG") != NULL;
     counts->warpsync += strstr(line, "WARPSYNC") != NULL;
   }
@@ -58,9 +59,14 @@ static void check_sass(const dw_cubin *cubin, const dw_variant *variant, const c
     return;
   }
   expect(s.local <= local, name, "local memory instructions, more than allowed", s.local);
-  if (variant->family != DW_ROWSPLIT) return;
+  if (variant->family != DW_ROWSPLIT && variant->family != DW_GROUPED) return;
   expect(s.hmma > 0, name, "HMMA, some expected", s.hmma);
   expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
+  if (variant->family == DW_GROUPED) {  // what sm_80 has, too
+    expect(s.ldgsts > 0, name, "LDGSTS, some expected", s.ldgsts);
+    expect(s.ublkcp == 0, name, "UBLKCP, none expected", s.ublkcp);
+    return;
+  }
   expect(s.ublkcp > 0, name, "UBLKCP, some expected", s.ublkcp);
   expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
   // Dozens are a sign that the compiler holds the roles for divergent branches; such code is a tenth slower.
@@ -139,6 +145,10 @@ int main(int argc, char **argv) {
     dw_variant other = variant;
     other.checked = 1;
     check_variant(ctx, &shape, &other, disassembler);
+    if (variant.family == DW_GROUPED) {  // what takes the most registers
+      other.window = other.soft_cap = 1;
+      check_variant(ctx, &shape, &other, disassembler);
+    }
     other = variant;
     other.setmaxnreg = 0;
     if (variant.setmaxnreg && dw_variant_applicable(&shape, &other, NULL) == DW_OK)

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Times SGLang's Triton extend kernel and FlashInfer's MLA kernels beside draftwood, in one process and in turns.
+"""Times SGLang's Triton extend kernel and FlashInfer's kernels beside draftwood, in one process and in turns.
 
 usage: bench/peers/peers.py [--lengths 1000,5700,23000] [--batches 1,8] [--widths 9] [--heads 8] [--page 1,64]
-                            [--record FILE.jsonl] [--library libdraftwood.so] [--reps 11]
+                            [--gqa 32/8x128,...] [--record FILE.jsonl] [--library libdraftwood.so] [--reps 11]
+
+With --gqa the problems are GQA's (query heads / KV heads x head dimension) instead of MLA's.
 
 Each peer is used as its package is installed; one that cannot be imported is skipped by name. With none of them, or without a
 GPU or PyTorch, the last line is "SKIP peers: <why>" and the exit status 0. Only their public functions are called.
 
 All get the same q and KV: one pool, cut into equal slices; a call takes the next slice, with the same random slots (page 1)
 or pages inside it. A graph holds so many calls that 400 MB of KV are read. SGLang sees token slots and the tree as a mask;
-FlashInfer knows causal masks only, so its rows are chains; draftwood takes the tree as bits. Plans, indices and masks are made
-outside the time.
+FlashInfer's MLA knows causal masks only, so its rows are chains; its FA2 for GQA takes the tree as a custom mask, packed;
+draftwood takes the tree as bits. Plans, indices and masks are made outside the time.
 """
 import argparse
 import ctypes
@@ -45,20 +47,25 @@ except ImportError as error:
 
 
 class Problem:
-    """One batch: its tensors, the slices of the pool, and a tree for each request."""
+    """One batch: its tensors, the slices of the pool, and a tree for each request. gqa: (KV heads, head dimension), else MLA."""
 
-    def __init__(self, heads, width, batch, prefix, page, seed=1):
+    def __init__(self, heads, width, batch, prefix, page, seed=1, gqa=None):
         self.heads, self.width, self.batch, self.prefix, self.page = heads, width, batch, prefix, page
+        self.kv_heads, self.qk, self.v = (gqa[0], gqa[1], gqa[1]) if gqa else (1, QK, V)
+        self.gqa, self.scale = bool(gqa), 1 / math.sqrt(gqa[1]) if gqa else SCALE
+        self.record = self.kv_heads * (self.qk + self.v) if gqa else QK  # elements a token
         generator = torch.Generator(device="cuda").manual_seed(seed)
         self.tokens = prefix + width
         pages = -(-self.tokens // page)
         self.slice_pages = batch * pages
-        self.kv_bytes = batch * self.tokens * QK * 2
+        self.kv_bytes = batch * self.tokens * self.record * 2
         self.calls = int(min(MOST_CALLS, max(LEAST_CALLS, math.ceil(COLD_BYTES / self.kv_bytes))))
         self.slices = max(2, min(self.calls, -(-int(COLD_BYTES) // self.kv_bytes)))
         like = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
-        self.pool = torch.randn(self.slices * self.slice_pages, page, QK, **like)
-        self.q = torch.randn(batch * width, heads, QK, **like)
+        all_pages = self.slices * self.slice_pages
+        self.pool = torch.randn(all_pages, page, *((self.kv_heads, self.qk) if gqa else (QK,)), **like)
+        self.values = torch.randn(all_pages, page, self.kv_heads, self.v, **like) if gqa else None
+        self.q = torch.randn(batch * width, heads, self.qk, **like)
         order = torch.randperm(self.slice_pages, device="cuda", generator=generator).to(torch.int32)
         self.table = order.view(batch, pages).contiguous()
         offsets = torch.arange(self.tokens, device="cuda")
@@ -76,19 +83,28 @@ class Problem:
             sees[node, node] = True
         return sees
 
-    def kv(self, call):
+    def part(self, pool, call):
         first = call % self.slices * self.slice_pages
-        return self.pool[first:first + self.slice_pages]
+        return pool[first:first + self.slice_pages]
+
+    def kv(self, call):
+        """MLA: records; GQA: K."""
+        return self.part(self.pool, call)
 
     def exact(self, call, request, sees):
         """[width, heads, V] in float64."""
-        rows = self.kv(call).view(-1, QK)[self.slots[request]].double()
+        slots = self.slots[request]
+        keys = self.kv(call).view(-1, self.kv_heads, self.qk)[slots].double()
+        values = self.part(self.values, call).view(-1, self.kv_heads, self.v)[slots].double() if self.gqa else keys[..., :V]
         q = self.q[request * self.width:(request + 1) * self.width].double()
-        scores = torch.einsum("thd,kd->thk", q, rows) * SCALE
         mask = torch.ones(self.width, self.tokens, dtype=torch.bool, device="cuda")
         mask[:, self.prefix:] = sees[request]
-        scores.masked_fill_(~mask[:, None, :], -math.inf)
-        return torch.softmax(scores, -1) @ rows[:, :V]
+        group, out = self.heads // self.kv_heads, []
+        for head in range(self.kv_heads):
+            scores = torch.einsum("thd,kd->thk", q[:, head * group:(head + 1) * group], keys[:, head]) * self.scale
+            scores.masked_fill_(~mask[:, None, :], -math.inf)
+            out.append(torch.softmax(scores, -1) @ values[:, head])
+        return torch.cat(out, 1)
 
 
 # ---- implementations: each makes run(call) -> output ------------------------------------------------------------
@@ -112,23 +128,29 @@ class Sglang:
         self.name = f"sglang {version} triton extend"
 
     def prepare(self, p):
-        out = torch.empty(p.batch * p.width, p.heads, V, device="cuda", dtype=torch.bfloat16)
+        out = torch.empty(p.batch * p.width, p.heads, p.v, device="cuda", dtype=torch.bfloat16)
         step = torch.arange(p.batch + 1, device="cuda")
         prefix_slots = p.slots[:, :p.prefix].reshape(-1).contiguous()
         mask = torch.ones(p.batch, p.width, p.tokens, dtype=torch.bool, device="cuda")
         mask[:, :, p.prefix:] = p.sees
         draft_slots = p.slots[:, p.prefix:].reshape(-1)
-        drafts = [p.kv(call).view(-1, 1, QK)[draft_slots].contiguous() for call in range(p.slices)]
+
+        def pools(call):
+            keys = p.kv(call).view(-1, p.kv_heads, p.qk)
+            return keys, p.part(p.values, call).view(-1, p.kv_heads, p.v) if p.gqa else keys[..., :V]
+
+        drafts = [pools(call)[0][draft_slots].contiguous() for call in range(p.slices)]
+        draft_values = [pools(call)[1][draft_slots].contiguous() if p.gqa else own[..., :V] for call, own in enumerate(drafts)]
         given = {"qo_indptr": (step * p.width).to(torch.int32), "kv_indptr": (step * p.prefix).to(torch.int32),
                  "kv_indices": prefix_slots, "custom_mask": mask.reshape(-1), "is_causal": True,
                  "mask_indptr": step * p.width * p.tokens, "max_len_extend": p.width, "k_scale": 1.0, "v_scale": 1.0,
-                 "sm_scale": SCALE, "skip_prefix_custom_mask": True}
+                 "sm_scale": p.scale, "skip_prefix_custom_mask": True}
         known = inspect.signature(self.function).parameters
         given = {name: value for name, value in given.items() if name in known}
 
         def run(call):
-            pool, own = p.kv(call).view(-1, 1, QK), drafts[call % p.slices]
-            self.function(p.q, own, own[..., :V], out, pool, pool[..., :V], **given)
+            at = call % p.slices
+            self.function(p.q, drafts[at], draft_values[at], out, *pools(call), **given)
             return out
 
         return run
@@ -162,6 +184,35 @@ class Flashinfer:
         return run
 
 
+class FlashinferPrefill:
+    """GQA: the paged prefill kernel, FA2, with a custom mask over all tokens of a request."""
+    mask = "tree"
+
+    def __init__(self, backend):
+        module = importlib.import_module("flashinfer")
+        self.wrapper = importlib.import_module("flashinfer.prefill").BatchPrefillWithPagedKVCacheWrapper
+        self.backend = backend
+        self.name = f"flashinfer {module.__version__} prefill {backend} custom mask"
+        self.workspace = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+
+    def prepare(self, p):
+        wrapper = self.wrapper(self.workspace, "NHD", backend=self.backend)
+        step = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
+        mask = torch.ones(p.batch, p.width, p.tokens, dtype=torch.bool, device="cuda")
+        mask[:, :, p.prefix:] = p.sees
+        last = torch.full((p.batch,), (p.tokens - 1) % p.page + 1, dtype=torch.int32, device="cuda")
+        wrapper.plan(step * p.width, step * p.table.shape[1], p.table.reshape(-1), last, p.heads, p.kv_heads, p.qk, p.page,
+                     head_dim_vo=p.v, custom_mask=mask.reshape(-1), causal=False, sm_scale=p.scale, q_data_type=torch.bfloat16,
+                     kv_data_type=torch.bfloat16)
+        out = torch.empty(p.batch * p.width, p.heads, p.v, device="cuda", dtype=torch.bfloat16)
+
+        def run(call):
+            wrapper.run(p.q, (p.kv(call), p.part(p.values, call)), out=out)
+            return out
+
+        return run
+
+
 class Draftwood:
     mask = "tree"
 
@@ -185,7 +236,8 @@ class Draftwood:
         major, minor = torch.cuda.get_device_capability()
         target = 10 * major + minor
         limits = "sm_120" if target < 120 else "native"
-        return f"mla:h={p.heads},t={p.width},page={p.page},target=sm_{target},limits={limits}"
+        kind = f"gqa:h={p.heads},hk={p.kv_heads},d={p.qk}" if p.gqa else f"mla:h={p.heads}"
+        return f"{kind},t={p.width},page={p.page},target=sm_{target},limits={limits}"
 
     def prepare(self, p):
         shape, kernel = self.structs["dw_shape"](), ctypes.c_void_p()
@@ -201,6 +253,8 @@ class Draftwood:
 
         def run(call):
             args.kv = p.kv(call).data_ptr()
+            if p.gqa:
+                args.v = p.part(p.values, call).data_ptr()
             self.call("dw_launch", kernel, ctypes.byref(args), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
             return keep["out"]
 
@@ -214,7 +268,7 @@ class Draftwood:
             bits[:, :, j // 32] |= p.sees[:, :, j].cpu().long() << (j % 32)
         bits = torch.where(bits >= 1 << 31, bits - (1 << 32), bits)
         step = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
-        return {"out": torch.empty(p.batch * p.width, p.heads, V, device="cuda", dtype=torch.bfloat16),
+        return {"out": torch.empty(p.batch * p.width, p.heads, p.v, device="cuda", dtype=torch.bfloat16),
                 "mask": bits.to(torch.int32).cuda(), "workspace": torch.empty(size + 256, device="cuda", dtype=torch.uint8),
                 "kv_len": torch.full((p.batch,), p.tokens, device="cuda", dtype=torch.int32), "kv_indptr": step * p.tokens,
                 "kv_indices": p.slots.reshape(-1).to(torch.int32).contiguous()}
@@ -223,7 +277,7 @@ class Draftwood:
         struct = self.structs["dw_args"]
         args = struct(size=ctypes.sizeof(struct), q=p.q.data_ptr(), out=keep["out"].data_ptr(), batch=p.batch,
                       kv_len=keep["kv_len"].data_ptr(), lengths_include_drafts=1, mask=keep["mask"].data_ptr(),
-                      softmax_scale=SCALE, workspace_size=size)
+                      softmax_scale=p.scale, workspace_size=size)
         args.mask_kind = self.enums["dw_mask"]["DW_MASK_BITS"]
         args.workspace = (keep["workspace"].data_ptr() + 255) // 256 * 256
         args.addressing = self.enums["dw_addressing"]["DW_BLOCK_TABLE" if table else "DW_CSR"]
@@ -298,7 +352,7 @@ def driver_version():
 
 def row_of(p, implementation, samples, error, shape):
     us = statistics.median(samples)
-    flops = 2 * p.batch * p.width * p.heads * p.prefix * (QK + V)
+    flops = 2 * p.batch * p.width * p.heads * p.prefix * (p.qk + p.v)
     floor = max(p.kv_bytes / READ_GBS * 1e-3, flops / MMA_TFLOPS * 1e-6)
     return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "board": torch.cuda.get_device_name(),
             "driver": driver_version(), "nvrtc": "", "commit": os.environ.get("DRAFTWOOD_COMMIT", "unknown"),
@@ -323,14 +377,19 @@ def measure(implementations, p, reps):
             us = replay(graph, p.calls)
             if rep >= 0:
                 samples.append(us)
-    shape = f"mla:h={p.heads},t={p.width},qk={QK},v={V},page={p.page},q=bf16,kv=bf16"
+    kind = f"gqa:h={p.heads},hk={p.kv_heads},t={p.width},d={p.qk}" if p.gqa else f"mla:h={p.heads},t={p.width},qk={QK},v={V}"
+    shape = f"{kind},page={p.page},q=bf16,kv=bf16"
     return [row_of(p, implementation, samples, error, shape) for implementation, error, _, samples, _ in ready]
 
 
-def find_implementations(library):
+def find_implementations(library, gqa):
     found, missing = [], []
-    makers = [Sglang, lambda: Flashinfer("fa2"), lambda: Flashinfer("fa3")]
-    for maker, name in zip(makers, ("sglang", "flashinfer fa2", "flashinfer fa3")):
+    makers = [("sglang", Sglang)]
+    if gqa:
+        makers += [("flashinfer fa2", lambda: FlashinferPrefill("fa2"))]
+    else:
+        makers += [("flashinfer fa2", lambda: Flashinfer("fa2")), ("flashinfer fa3", lambda: Flashinfer("fa3"))]
+    for name, maker in makers:
         try:
             found.append(maker())
         except Exception as error:
@@ -350,11 +409,22 @@ def numbers(text):
     return [int(part) for part in text.split(",")]
 
 
+def kinds(text):
+    """32/8x128,... -> [(query heads, (KV heads, head dimension)), ...]"""
+    found = []
+    for part in text.split(","):
+        heads, rest = part.split("/")
+        kv_heads, size = rest.split("x")
+        found.append((int(heads), (int(kv_heads), int(size))))
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lists = {"lengths": "1000,5700,23000,91000,185000", "batches": "1,8", "widths": "9", "heads": "8", "page": "1,64"}
     for name, default in lists.items():
         parser.add_argument(f"--{name}", type=numbers, default=numbers(default))
+    parser.add_argument("--gqa", type=kinds)
     parser.add_argument("--record")
     parser.add_argument("--library", default="libdraftwood.so.0")
     parser.add_argument("--reps", type=int, default=11)
@@ -363,16 +433,17 @@ def main():
         skip("PyTorch sees no GPU")
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # the primary context is current from here on
-    implementations = find_implementations(args.library)
+    implementations = find_implementations(args.library, args.gqa)
     record = open(args.record, "a", encoding="utf-8") if args.record else None
-    for heads in args.heads:
+    for heads, gqa in args.gqa or [(heads, None) for heads in args.heads]:
+        name = f"h={heads}/{gqa[0]}x{gqa[1]}" if gqa else f"h={heads}"
         for width in args.widths:
             for page in args.page:
                 for batch in args.batches:
                     for prefix in args.lengths:
-                        p = Problem(heads, width, batch, prefix, page)
+                        p = Problem(heads, width, batch, prefix, page, gqa=gqa)
                         for row in measure(implementations, p, args.reps):
-                            print(f"h={heads} t={width} p={page} B={batch} {prefix}: {row['impl']:32} {row['us']:9.2f} us "
+                            print(f"{name} t={width} p={page} B={batch} {prefix}: {row['impl']:32} {row['us']:9.2f} us "
                                   f"({row['us_p10']:.2f} to {row['us_p90']:.2f}), error {row['rel_err']:.2e}", flush=True)
                             if record:
                                 record.write(json.dumps(row) + "\n")

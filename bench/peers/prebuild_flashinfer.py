@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Compiles the FlashInfer modules that peers.py uses into the installed package, so that nothing is compiled where it runs.
 
-usage: FLASHINFER_CUDA_ARCH_LIST=9.0a bench/peers/prebuild_flashinfer.py [fa2 fa3]
+usage: FLASHINFER_CUDA_ARCH_LIST=9.0a bench/peers/prebuild_flashinfer.py [fa2 fa3 gqa128...]
+
+fa2, fa3: of MLA; gqa128: FA2 for GQA with heads of 128. Without names: fa2, fa3 and gqa128.
 
 Needs nvcc and no GPU. FlashInfer loads what lies in its folder data/aot without asking whether it is up to date: run this again
 after the package has changed.
@@ -11,7 +13,7 @@ import shutil
 import sys
 
 import torch
-from flashinfer.jit import env, gen_batch_mla_module
+from flashinfer.jit import env, gen_batch_mla_module, gen_batch_prefill_module
 
 V, ROPE = 512, 64  # as in peers.py
 
@@ -19,9 +21,13 @@ V, ROPE = 512, 64  # as in peers.py
 def main():
     if "FLASHINFER_CUDA_ARCH_LIST" not in os.environ and not torch.cuda.is_available():
         sys.exit("without a GPU, FLASHINFER_CUDA_ARCH_LIST has to name the target, for example 9.0a")
-    for backend in sys.argv[1:] or ("fa2", "fa3"):
-        bf16 = torch.bfloat16
-        module = gen_batch_mla_module(backend, bf16, bf16, bf16, torch.int32, V, ROPE, False)
+    bf16 = torch.bfloat16
+    for name in sys.argv[1:] or ("fa2", "fa3", "gqa128"):
+        if name.startswith("gqa"):
+            size = int(name[len("gqa"):])
+            module = gen_batch_prefill_module("fa2", bf16, bf16, bf16, torch.int32, size, size, 0, False, False, False)
+        else:
+            module = gen_batch_mla_module(name, bf16, bf16, bf16, torch.int32, V, ROPE, False)
         module.build(verbose=False)
         folder = env.FLASHINFER_AOT_DIR / module.name
         folder.mkdir(parents=True, exist_ok=True)

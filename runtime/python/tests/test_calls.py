@@ -51,6 +51,75 @@ class Problem:
                 np.testing.assert_allclose(self.lse[b * WIDTH + node], lse / np.log(base), atol=1e-4)
 
 
+class GroupedCalls(unittest.TestCase):
+    """GQA: K and V in pools of their own, heads before tokens, or in one buffer."""
+    KV_HEADS, GROUP, SIZE = 2, 3, 64
+
+    @classmethod
+    def setUpClass(cls):
+        open_gpu()
+        cls.context = dw.Context()
+        shape = f"gqa:h={cls.KV_HEADS * cls.GROUP},hk={cls.KV_HEADS},d={cls.SIZE},t={WIDTH},page={PAGE},target=sm_90,limits=sm_120"
+        cls.kernel = cls.context.kernel(shape, dw.Bounds(batch=BATCH, kv_len=LONGEST))
+        cls.workspace = Device(aligned(cls.kernel.workspace_size))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.context.close()
+
+    def run_and_check(self, seed, make):
+        """make: K and V -> what bind gets of them."""
+        random, heads, size, group = np.random.default_rng(seed), self.KV_HEADS, self.SIZE, self.GROUP
+        pages = BATCH * LONGEST // PAGE
+        key, value = (aligned_bf16(random, pages, PAGE, heads, size) for _ in range(2))
+        q = aligned_bf16(random, BATCH * WIDTH, heads * group, size)
+        table = random.permutation(pages).astype(np.int32).reshape(BATCH, -1)
+        lengths = np.array(PREFIX, np.int32) + WIDTH
+        out = aligned(q.nbytes).view(np.uint16).reshape(q.shape)
+        given = make(key, value)
+        call = self.kernel.bind(q=bf16(q), out=bf16(out), kv=given[0], v=given[1], kv_len=Device(lengths), block_table=Device(table),
+                                mask=i32(TREES[0] + TREES[1]), mask_kind=dw.Mask.PARENTS, softmax_scale=0.125,
+                                workspace=self.workspace)
+        call.launch()
+        for b in range(BATCH):
+            places = [int(table[b, t // PAGE]) * PAGE + t % PAGE for t in range(lengths[b])]
+            for node in range(WIDTH):
+                seen = sees(TREES[b], node)
+                visible = [TREES[b][node] != -2 and (t < PREFIX[b] or t - PREFIX[b] in seen) for t in range(lengths[b])]
+                for head in range(heads * group):
+                    both = np.concatenate([from_bf16(x).reshape(-1, heads, size)[places, head // group] for x in (value, key)], 1)
+                    row = np.concatenate([np.zeros(size), from_bf16(q[b * WIDTH + node, head])])  # V comes first, as exact has it
+                    right, _ = exact(row[None], both, size, 0.125, visible)
+                    found = from_bf16(out[b * WIDTH + node, head])
+                    self.assertLessEqual(row_errors(found[None], right).max(), ROW_BOUND, (b, node, head))
+
+    def test_apart(self):
+        self.run_and_check(1, lambda key, value: (bf16(key), bf16(value)))
+
+    def test_heads_before_tokens(self):
+        def turned(x):
+            room = aligned(x.nbytes).view(np.uint16).reshape(x.shape[0], self.KV_HEADS, PAGE, self.SIZE)
+            room[...] = x.transpose(0, 2, 1, 3)
+            return bf16(room.transpose(0, 2, 1, 3))
+
+        self.run_and_check(2, lambda key, value: (turned(key), turned(value)))
+
+    def test_one_buffer(self):
+        def halves(key, value):
+            room = aligned(2 * key.nbytes).view(np.uint16).reshape(key.shape[0], 2, *key.shape[1:])
+            room[:, 0], room[:, 1] = key, value
+            return bf16(room[:, 0]), bf16(room[:, 1])
+
+        self.run_and_check(3, halves)
+
+    def test_refused(self):
+        for change in ("v", "kv"):
+            with self.assertRaises(dw.BadArgument) as caught:
+                self.run_and_check(4, lambda key, value: (bf16(key[:, 1:]), bf16(value)) if change == "kv"
+                                   else (bf16(key), bf16(value[..., :32])))
+            self.assertEqual(caught.exception.field, change)
+
+
 class Calls(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -5,7 +5,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
-from ._abi import Addressing, DType, Mask
+from ._abi import Addressing, Attention, DType, Mask
 from ._library import call, lib, raise_error
 from .arrays import Array, stream_handle, take, view
 from .errors import bad_argument
@@ -87,6 +87,23 @@ class Taken:
                                f"{layout} without gaps in the last dimension")
         self.keep.append(array)
         return array, strides[-2], strides[0] if page > 1 else strides[0] * page
+
+
+    def plane(self, name: str, value: Any, dtype: str, page: int, heads: int, width: int) -> tuple[Array, int, int, int]:
+        """GQA: the K or the V pool and its token, page and head strides: [pages, page, heads, width], with page 1
+        [slots, heads, width]."""
+        array = view(value, name=name)
+        if array.dtype != dtype:
+            raise bad_argument(name, f"elements of type {array.dtype}", dtype)
+        shape, strides = list(array.shape), list(array.strides)
+        if page == 1 and len(shape) == 3:
+            shape, strides = [shape[0], 1, *shape[1:]], [strides[0], strides[0], *strides[1:]]
+        if len(shape) != 4 or shape[1:] != [page, heads, width] or strides[-1] != 1:
+            layout = f"[slots, {heads}, {width}]" if page == 1 else f"[pages, {page}, {heads}, {width}]"
+            raise bad_argument(name, f"a shape of {list(array.shape)} with strides of {list(array.strides)} elements",
+                               f"{layout} without gaps in the last dimension")
+        self.keep.append(array)
+        return array, strides[1], strides[0], strides[2]
 
 
 def _indices(dtype: str) -> int:
@@ -176,6 +193,17 @@ def _fill_vectors(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]
 def _fill_kv(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]) -> None:
     shape = kernel.shape
     rope = given["kv_rope"] is not None
+    if shape.attention == Attention.GQA:
+        for name, value, width in (("kv", given["kv"], shape.head_dim_qk), ("v", given["v"], shape.head_dim_v)):
+            array, token, page, head = taken.plane(name, value, DTYPE_NAMES[shape.kv], shape.page, shape.kv_heads, width)
+            for field, number in (("", array.pointer), ("_token_stride", token), ("_page_stride", page), ("_head_stride", head)):
+                setattr(args, name + field, number)
+            args.kv_pages = min(args.kv_pages or array.shape[0], array.shape[0])
+        if rope:
+            raise bad_argument("kv_rope", "an array", "None: only MLA has a part that may lie apart")
+        return
+    if given["v"] is not None:
+        raise bad_argument("v", "an array", "None: V of MLA is the first part of a token's record")
     kv, token, page = taken.pool("kv", given["kv"], DTYPE_NAMES[shape.kv], shape.page,
                                  shape.head_dim_v if rope else shape.head_dim_qk)
     args.kv, args.kv_token_stride, args.kv_page_stride, args.kv_pages = kv.pointer, token, page, kv.shape[0]
