@@ -27,10 +27,13 @@ static int shared_limit(const dw_shape *shape) {
 
 // The layout of templates/rowsplit.cuh in the same order.
 static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) {
-  const size_t rows = 8 * (size_t)variant->n_tiles, slots = 4, score_buffers = 2, weight_buffers = 3;
-  const size_t ring = slots * 16 * ((size_t)shape->head_dim_qk * 2 + 16);
-  const size_t scores = score_buffers * 4 * rows * 64, weights = weight_buffers * rows * 32;
-  const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16, final = 2 * rows * 4;
+  const bool bytes = shape->kv == DW_E4M3, wide = variant->wide_tile;
+  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles == 5 ? 1 : 2;
+  const size_t rows = 8 * (size_t)variant->n_tiles, slots = !bytes ? 4 : wide ? 3 : 6;
+  const size_t ring = slots * halves * 16 * ((size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16);
+  const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
+  const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
+  const size_t final = 2 * rows * 4 + (bytes && shape->q == DW_BF16 ? rows * 16 : 0);
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
   return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
 }
@@ -46,8 +49,7 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 }
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
-  if (s->kv == DW_E4M3)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "rowsplit does not widen elements yet");
+  if (v->wide_tile && s->kv != DW_E4M3) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
   if (s->head_dim_qk % 64)
     return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
@@ -107,9 +109,12 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
     if (v->combine == DW_COMBINE_FEW && v->combine_splits > 16)
       return no(e, "combine_splits", v->combine_splits, "1 to 16 with combine=few", "a thread holds all of them in registers");
   }
-  if (v->family != DW_ROWSPLIT && (v->setmaxnreg || v->n_tiles != 1))
-    return dw__fail(e, DW_NOT_APPLICABLE, v->setmaxnreg ? "setmaxnreg" : "n_tiles", "set", "its normal value",
-                    "only rowsplit has this parameter");
+  if (v->family != DW_ROWSPLIT && (v->setmaxnreg || v->n_tiles != 1 || v->wide_tile))
+    return dw__fail(e, DW_NOT_APPLICABLE,
+                    v->setmaxnreg  ? "setmaxnreg"
+                    : v->wide_tile ? "wide_tile"
+                                   : "n_tiles",
+                    "set", "its normal value", "only rowsplit has this parameter");
   return v->family == DW_ROWSPLIT ? rowsplit_applicable(s, v, e) : DW_OK;
 }
 
@@ -214,6 +219,8 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
+  // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers.
+  v.wide_tile = shape->kv == DW_E4M3 && (v.setmaxnreg || v.n_tiles < 5);
   dw_error ignored = {0};
   const dw_status s = dw_variant_applicable(shape, &v, &ignored);
   dw_error_clear(&ignored);

@@ -76,6 +76,24 @@ DEV u32 pack_f16x2(float lo, float hi) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+// Four e4m3, exactly: elements 0 and 1 to lo, 2 and 3 to hi (sm_89 and later).
+DEV void unpack_e4m3x4(u32 x, u32 &lo, u32 &hi) {
+  asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }"
+      : "=r"(lo), "=r"(hi)
+      : "r"(x));
+}
+// Byte i of the result is byte (order >> 4 i & 7) of x (0-3) and y (4-7).
+DEV u32 permute_bytes(u32 x, u32 y, u32 order) {
+  u32 r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(order));
+  return r;
+}
+// Of each half the greater one, without sign (sm_90 and later).
+DEV u32 max_u16x2(u32 x, u32 y) {
+  u32 r;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+}
 DEV float bf16_to_float(u16 x) { return __uint_as_float((u32)x << 16); }
 DEV float f16_to_float(u16 x) {
   float r;
@@ -104,6 +122,11 @@ DEV u32 ldg_nc_u32(const void *p) {
 DEV u32 ldg_nc_u8(const void *p) {
   u32 v;
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+DEV u32x2 ldg_nc_v2(const void *p) {
+  u32x2 v;
+  asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
 DEV u32x4 ldg_nc_v4(const void *p) {

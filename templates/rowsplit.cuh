@@ -1,5 +1,5 @@
 // Row-split tensor-core verify with warp roles. A CTA owns up to 8 x N_TILES query rows of one request and one KV range, and
-// walks the range in tiles of 16 tokens through a ring of four slots:
+// walks the range in tiles of 16 tokens through a ring of four slots (of KV in e4m3 16 or 32 tokens, six or three slots):
 //
 //   loaders  --full-->  score warps  --scores_full-->  softmax warps  --weights_full-->  output warps  --empty-->  loaders
 //               KV tile       (16 x rows partial S^T, fp32)        (P, 16-bit)                (O^T += V^T P^T)
@@ -23,14 +23,22 @@ constexpr int FIRST_SOFTMAX_WARP = FIRST_OUTPUT_WARP + OUTPUT_WARPS;
 constexpr int FIRST_LOADER_WARP = WIDE_OUTPUT ? FIRST_OUTPUT_WARP : FIRST_SOFTMAX_WARP + SOFTMAX_WARPS;
 constexpr int THREADS = 512;
 constexpr int OUTPUT_THREADS = OUTPUT_WARPS * 32;
+// With setmaxnreg, a thread: 512 in all at most.
+constexpr int SCORE_REGISTERS = 160, OUTPUT_REGISTERS = KV_E4M3 ? 216 : 224;
+constexpr int SOFTMAX_REGISTERS = KV_E4M3 ? 88 : 72, LOADER_REGISTERS = 48;
 
-constexpr int SLOTS = 4;                             // of the ring
-constexpr int RECORD_BYTES = QK * 2;                 // a token's record in global memory
+constexpr int SLOTS = !KV_E4M3 ? 4 : TILE == 16 ? 6 : 3;  // of the ring
+constexpr int HALVES = TILE / 16;                    // of a tile, 16 tokens each: what an mma takes
+constexpr int RECORD_BYTES = QK * KV_BYTES;          // a token's record in global memory
+constexpr int LATENT_BYTES = V * KV_BYTES;           // its first elements
 constexpr int TOKEN_STRIDE = RECORD_BYTES + 16;      // in a slot: 16 more than a multiple of 32, so ldmatrix has no conflicts
 constexpr int SLOT_BYTES = TILE * TOKEN_STRIDE;
-constexpr int SCORE_BUFFERS = 2, WEIGHT_BUFFERS = 3; // so that a slow tile of one role does not stop the others at once
-constexpr int SCORE_BYTES = SCORE_WARPS * 8 * N_TILES * 64;   // a buffer: [score warp][row][16] f32, see score_chunk
-constexpr int WEIGHT_BYTES = 8 * N_TILES * 32;                // a buffer: [row][16] 16-bit, see weight_place
+constexpr int SCORE_BUFFERS = TILE == 32 && N_TILES == 5 ? 1 : 2;  // so that a slow tile of one role does not stop the others at once
+constexpr int WEIGHT_BUFFERS = 3;
+constexpr int SCORE_HALF = SCORE_WARPS * 8 * N_TILES * 64;    // [score warp][row][16] f32, see score_chunk
+constexpr int SCORE_BYTES = HALVES * SCORE_HALF;              // a buffer
+constexpr int WEIGHT_HALF = 8 * N_TILES * 32;                 // [row][16] 16-bit, see weight_place
+constexpr int WEIGHT_BYTES = HALVES * WEIGHT_HALF;            // a buffer
 constexpr int OUT_STRIDE = V * 2 + 16;               // a query row of finished output, staged in the ring
 constexpr int K_STEPS = QK / 16 / SCORE_WARPS;       // of one score warp
 constexpr int V_EACH = V / OUTPUT_WARPS;             // dimensions of one output warp
@@ -46,7 +54,9 @@ constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4;         // [b
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [tile & 1][softmax warp] u16: a hidden token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
-constexpr int BARRIERS = FINAL + 2 * ROWS * 4;                             // mbarriers, 8 bytes each
+constexpr bool NARROW_QUERY = KV_E4M3 && !Q_F16;                           // bf16 q becomes fp16
+constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
+constexpr int BARRIERS = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);      // mbarriers, 8 bytes each
 
 constexpr int BAR_FULL = BARRIERS;                                  // [slot]: the tile's bytes have landed
 constexpr int BAR_EMPTY = BAR_FULL + SLOTS * 8;                     // [slot]: the output warps, last to read it, are done
@@ -59,7 +69,7 @@ constexpr int BARRIERS_END = BAR_FINAL + 8;
 constexpr int SHARED_BYTES = (BARRIERS_END + 15) / 16 * 16;
 static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives in the ring");
 
-constexpr u32 NAMED_POISON = 1;  // named barrier of the softmax warps; 0 is the whole CTA's
+constexpr u32 NAMED_POISON = 1, NAMED_QUERY = 2;  // named barriers of the softmax and of the score warps; 0 is the whole CTA's
 
 // Whose turn it is among N slots or buffers used in rotation. The k-th use of one completes phase k of its full barrier and of its
 // empty barrier, and waiters look at the parity. A writer waits for the phase before its own to be emptied, from the second use on.
@@ -85,7 +95,7 @@ struct Cta {
   smem_addr shared;
 };
 
-DEV int tile_token(const Cta &c, int tile) { return (c.tiles.first + tile * c.tiles.stride) * TILE; }
+DEV int tile_token(const Cta &c, int tile) { return c.tiles.first + tile * c.tiles.stride; }
 
 // ---- barriers -------------------------------------------------------------------------------------------------
 // Shared out among the warps: an init takes some 50 clocks, and lanes of a warp take turns. Ready after the CTA's barrier.
@@ -116,6 +126,7 @@ DEV void init_barriers(smem_addr shared) {
 // (tile, token) a lane, read that many tiles ahead.
 constexpr int OWN_TOKENS = TILE / LOADERS;
 constexpr int ENTRY_TILES = 32 / OWN_TOKENS;
+static_assert(!WIDE_OUTPUT || SLOTS - 1 <= ENTRY_TILES, "the first tiles are asked for with the first entries");
 
 DEV bool is_loader(u32 warp) { return warp >= FIRST_LOADER_WARP && warp < FIRST_LOADER_WARP + LOADERS; }
 
@@ -127,7 +138,7 @@ DEV int loader_first_token() { return (warp_id() - FIRST_LOADER_WARP) * OWN_TOKE
 
 DEV int loader_lane_token(const Tiles &tiles, int tile0) {
   const int lane = lane_id();
-  return (tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride) * TILE + loader_first_token() + lane % OWN_TOKENS;
+  return tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride + loader_first_token() + lane % OWN_TOKENS;
 }
 // Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. Under CSR only tokens that exist may be looked up.
 DEV int loader_entries(const dw_params &p, const Request &r, const Tiles &tiles, int tile0) {
@@ -138,7 +149,7 @@ DEV int loader_entries(const dw_params &p, const Request &r, const Tiles &tiles,
 // at kernel start.
 DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, Loader &l) {
   l.entries = loader_entries(p, r, tiles, 0);
-  const int t = tiles.first * TILE;
+  const int t = tiles.first;
   l.safe_entry = by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
 }
 // What is left to ask for before the ring can be filled.
@@ -151,15 +162,15 @@ DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, 
   const int from = tile % ENTRY_TILES * OWN_TOKENS + lane % OWN_TOKENS;
   int entry = shuffle((u32)l.entries, from);
   int token = tile_token(c, tile) + loader_first_token() + lane % OWN_TOKENS;
-  if (token >= c.request.total) entry = l.safe_entry, token = tile_token(c, 0);
+  if (token >= c.tiles.end) entry = l.safe_entry, token = tile_token(c, 0);
   const smem_addr full = c.shared + BAR_FULL + slot * 8;
   if (lane == 0) mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES);
   sync_warp();
   const smem_addr to = c.shared + RING + slot * SLOT_BYTES + (loader_first_token() + lane % OWN_TOKENS) * TOKEN_STRIDE;
   const bool rope = lane >= OWN_TOKENS;  // lanes OWN_TOKENS and up load what lies apart
   if (lane < (kv_apart(p) ? 2 : 1) * OWN_TOKENS)
-    bulk_load(rope ? to + V * 2 : to, rope ? kv_rope_address(p, entry, token) : kv_address(p, entry, token),
-              rope ? RECORD_BYTES - V * 2 : kv_apart(p) ? V * 2 : RECORD_BYTES, full);
+    bulk_load(rope ? to + LATENT_BYTES : to, rope ? kv_rope_address(p, entry, token) : kv_address(p, entry, token),
+              rope ? RECORD_BYTES - LATENT_BYTES : kv_apart(p) ? LATENT_BYTES : RECORD_BYTES, full);
   ring.next();
 }
 DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
@@ -183,8 +194,13 @@ DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
 template <int NT>
 struct Query {
   u32 b[K_STEPS][NT][2];  // B fragments
-  u32x4 raw[NT][K_STEPS / 2];
+  u32x4 raw[NT][K_STEPS / 2];  // not with KV in e4m3
 };
+
+DEV u32 greatest(const u32x4 &v) {
+  const u32 a = v.x > v.y ? v.x : v.y, b = v.z > v.w ? v.z : v.w;
+  return a > b ? a : b;
+}
 
 // Turns a 4 x 4 matrix of words held by the four lanes of a quad (lane = row) around.
 DEV void transpose_quad(u32x4 &v) {
@@ -208,6 +224,14 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
     const u8 *from = (const u8 *)p.q + 2 * q_offset(p, c.request, real_row);
     const s64 shift = q_rope_shift(p, c.request, real_row);
     const int first = warp_id() * K_STEPS * 32, word = lane_id() & 3;  // bytes
+    if (KV_E4M3) {  // the order of key_step
+#pragma unroll
+      for (int k = 0; k < K_STEPS; k++) {
+        const u32x2 pair = ldg_nc_v2(query_at(from, first + k * 32 + word * 8, shift));
+        q.b[k][t][0] = pair.x, q.b[k][t][1] = pair.y;
+      }
+      continue;
+    }
 #pragma unroll
     for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = ldg_nc_v4(query_at(from, first + i * 64 + word * 16, shift));
     if (K_STEPS % 2) {
@@ -216,8 +240,49 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
     }
   }
 }
+// KV in e4m3 widens to fp16, which bf16 q may not fit: each row is multiplied by the power of 2 that takes its greatest element to
+// 2^14 .. 2^15, which is a matter of exponents alone (what is below 2^-29 of that is lost). The softmax warps divide by it.
+// From the magnitude of the greatest: what is taken from exponents, which are then fp16's. inf and NaN stay so.
+DEV u32 query_base(u32 most) {
+  const u32 exponent = most >> 7;
+  return exponent < 29 ? 0 : exponent == 255 ? 224 : exponent - 29;
+}
+DEV float query_unit(u32 most) { return bits_to_float((query_base(most) + 15) << 23); }  // what 1 in fp16 stands for
 template <int NT>
-DEV void query_fragments(Query<NT> &q) {
+DEV void query_narrow(const Cta &c, Query<NT> &q) {
+  const smem_addr most = c.shared + QUERY_MOST + (lane_id() >> 2) * 16;
+#pragma unroll
+  for (int t = 0; t < NT; t++) {
+    u32 m = 0;  // magnitudes x 2: another expression than below, or the compiler would hold all of them in registers
+#pragma unroll
+    for (int i = 0; i < 2 * K_STEPS; i++) m = max_u16x2(m, q.b[i / 2][t][i % 2] << 1 & 0xfffefffe);
+#pragma unroll
+    for (u32 d = 1; d < 4; d <<= 1) m = max_u16x2(m, shuffle_xor(m, d));
+    if ((lane_id() & 3) == 0) sts_u32(most + t * 8 * 16 + warp_id() * 4, (m >> 16 > (m & 0xffff) ? m >> 16 : m & 0xffff) >> 1);
+  }
+  barrier_sync(NAMED_QUERY, SCORE_WARPS * 32);
+#pragma unroll
+  for (int t = 0; t < NT; t++) {
+    const u32 base = query_base(greatest(lds_u32x4(most + t * 8 * 16))) * 0x00800080;
+#pragma unroll
+    for (int i = 0; i < 2 * K_STEPS; i++) {
+      u32 &w = q.b[i / 2][t][i % 2];
+      w = (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
+    }
+  }
+}
+template <int NT>
+DEV void query_fragments(const Cta &c, Query<NT> &q) {
+  if (NARROW_QUERY) query_narrow<NT>(c, q);
+  if (KV_E4M3 && !NARROW_QUERY) {
+    // What was loaded before the roles parted and is used as it came, the compiler spills there and fetches in the loop.
+#pragma unroll
+    for (int i = 0; i < 2 * K_STEPS * NT; i++) {
+      u32 &w = q.b[i / 2 / NT][i / 2 % NT][i % 2];
+      w = shuffle(w, lane_id());
+    }
+  }
+  if (KV_E4M3) return;
 #pragma unroll
   for (int t = 0; t < NT; t++)
 #pragma unroll
@@ -231,10 +296,18 @@ DEV void query_fragments(Query<NT> &q) {
 }
 
 constexpr int AHEAD = 3;  // ldmatrix fragments in flight before their mma
+constexpr int E4M3_AHEAD = 2;  // each has twice as many elements
 
-// Row-major [token][dim] tile read as A: lane's ldmatrix row = token lane % 16, 8 dims from 8 (lane / 16).
+// Row-major [token][dim] tile read as A: lane's ldmatrix row = token lane % 16, 16 bytes from 16 (lane / 16).
 DEV smem_addr key_fragment(const Cta &c, int slot) {
-  return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + (lane_id() >> 4) * 16 + warp_id() * K_STEPS * 32;
+  return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + (lane_id() >> 4) * 16 +
+         warp_id() * K_STEPS * 16 * KV_BYTES;
+}
+// e4m3: ldmatrix takes pairs of elements for one, so that lane c of a quad has the four from 4 c on of 16 dims. Two of them are the
+// mma's columns 2 c and 2 c + 1, the others 2 c + 8 and 2 c + 9; q has the same order. `low`, `high`: tokens 0-7 and 8-15.
+DEV void key_step(u32 (&a)[4], u32 low, u32 high) {
+  unpack_e4m3x4(low, a[0], a[2]);
+  unpack_e4m3x4(high, a[1], a[3]);
 }
 // A query row's scores stand in the order of tokens 0, 8, 1, 9, ... 7, 15, so that the two a lane has of a row are neighbours.
 // Position -> token:
@@ -258,26 +331,67 @@ DEV void score_store(smem_addr buffer, const float (&s)[NT][4]) {
 }
 
 template <int NT>
+DEV void score_16(smem_addr keys, const Query<NT> &q, float (&s)[NT][4]) {
+  u32 a[AHEAD + 1][4];
+#pragma unroll
+  for (int k = 0; k < AHEAD && k < K_STEPS; k++) ldmatrix_x4(a[k], keys + k * 32);
+#pragma unroll
+  for (int k = 0; k < K_STEPS; k++) {
+    if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
+#pragma unroll
+    for (int t = 0; t < NT; t++) mma_mul(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
+  }
+}
+// An ldmatrix.x4 has two steps of 16 tokens; the halves of a tile take turns. Where the steps are odd, the last one is alone.
+template <int NT>
+DEV void score_e4m3(smem_addr keys, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
+  constexpr int PAIRS = K_STEPS / 2, LOADS = HALVES * PAIRS;
+  const auto place = [&](int i) { return keys + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32; };
+  u32 raw[E4M3_AHEAD + 1][4], last[HALVES][2];
+#pragma unroll
+  for (int i = 0; i < E4M3_AHEAD && i < LOADS; i++) ldmatrix_x4(raw[i], place(i));
+#pragma unroll
+  for (int i = 0; i < LOADS; i++) {
+    if (i + E4M3_AHEAD < LOADS) ldmatrix_x4(raw[(i + E4M3_AHEAD) % (E4M3_AHEAD + 1)], place(i + E4M3_AHEAD));
+    if (K_STEPS % 2 && i == LOADS - HALVES)
+#pragma unroll
+      for (int h = 0; h < HALVES; h++) ldmatrix_x2(last[h], place(LOADS + h));
+    const u32(&r)[4] = raw[i % (E4M3_AHEAD + 1)];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      u32 a[4];
+      key_step(a, r[2 * k], r[2 * k + 1]);
+#pragma unroll
+      for (int t = 0; t < NT; t++) mma_mul(s[i % HALVES][t], a, q.b[i / HALVES * 2 + k][t]);
+    }
+  }
+  if (K_STEPS % 2 == 0) return;
+#pragma unroll
+  for (int h = 0; h < HALVES; h++) {
+    u32 a[4];
+    key_step(a, last[h][0], last[h][1]);
+#pragma unroll
+    for (int t = 0; t < NT; t++) mma_mul(s[h][t], a, q.b[K_STEPS - 1][t]);
+  }
+}
+
+template <int NT>
 DEV void score_loop(const Cta &c, const Query<NT> &q) {
   Turn<SLOTS> ring;
   Turn<SCORE_BUFFERS> scores;
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const smem_addr keys = key_fragment(c, ring.at);
     ring.wait_full(c.shared + BAR_FULL);
-    float s[NT][4];
+    float s[HALVES][NT][4];
 #pragma unroll
-    for (int t = 0; t < NT; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0.f;
-    u32 a[AHEAD + 1][4];
+    for (int h = 0; h < HALVES; h++)
 #pragma unroll
-    for (int k = 0; k < AHEAD && k < K_STEPS; k++) ldmatrix_x4(a[k], keys + k * 32);
-#pragma unroll
-    for (int k = 0; k < K_STEPS; k++) {
-      if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
-#pragma unroll
-      for (int t = 0; t < NT; t++) mma_mul(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
-    }
+      for (int t = 0; t < NT; t++) s[h][t][0] = s[h][t][1] = s[h][t][2] = s[h][t][3] = 0.f;
+    if (KV_E4M3) score_e4m3<NT>(keys, q, s);
+    else score_16<NT>(keys, q, s[0]);
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
-    score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES, s);
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES + h * SCORE_HALF, s[h]);
     scores.arrive(c.shared + BAR_SCORES_FULL);
     ring.next();
     scores.next();
@@ -285,23 +399,28 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
 }
 
 // ---- softmax: scores -> weights -------------------------------------------------------------------------------
-// Rows 0..31: a quad has a row, a lane four positions of it (score_token). Rows 32..39: 16 lanes have a row, a lane one position.
-// A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself.
+// Rows 0..31: a quad has a row, a lane four positions of each half of a tile (score_token). Rows 32..39: 16 lanes have a row, a lane
+// one position of each half.
+// A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself. With KV in
+// e4m3 weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too.
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
+constexpr float WEIGHT_SHIFT = KV_E4M3 ? 15.f : 0.f;
 
-template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane
+template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane in 16
 struct SoftmaxRow {
+  static constexpr int ALL = TOKENS * HALVES;  // token i: of half i / TOKENS
   int row;          // of the CTA
-  int position;     // first one of this lane among the 16 of a tile
+  int position;     // first one of this lane among 16
   int node;         // of the request; -1: no such row
   int first;        // position of the first token that it may see, if there is a window
+  float scale;      // that takes scores to log2 units
   float max;        // so far, in log2 units; -inf before the first visible token
   // Sums of the weights, one per token position so that both kinds of row add up in one order: as computed, for the log-sum-exp,
   // and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
   float sum[TOKENS], rounded[TOKENS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
-  float s[TOKENS];
-  u32 packed[(TOKENS + 1) / 2];  // weights of this tile
+  float s[ALL];
+  u32 packed[HALVES][(TOKENS + 1) / 2];  // weights of this tile
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
 
@@ -311,6 +430,7 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
   x.position = lane_of_row * T;
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
   x.max = MINUS_INF;
+  x.scale = 0.f;
 #pragma unroll
   for (int i = 0; i < T; i++) x.sum[i] = x.rounded[i] = 0.f;
   x.mask = 0;
@@ -336,15 +456,18 @@ DEV void softmax_view(const dw_params &p, const Cta &c, int node_x, int node_y, 
     else masks[0] = mask, firsts[0] = first;
   }
 }
-// Visible tokens t0, t0 + 1, ... as bits, for a tile that reaches past the prefix or before a row's window.
+// Visible tokens t0, t0 + 1, ... as bits, for a tile that reaches past the prefix or its range, or before a row's window.
 template <int L, int T>
 DEV u32 softmax_visible(const dw_params &p, const Cta &c, const SoftmaxRow<L, T> &x, int t0) {
   if (x.node < 0) return 0;
-  if (MASK_WORDS > 2) return visible_tokens(p, c.request, x.node, x.first, t0);
+  const int left = c.tiles.end - t0;  // of the range
+  const u32 own = TILE > 16 && left < TILE ? (1u << left) - 1 : ~0u;
+  if (MASK_WORDS > 2) return visible_tokens(p, c.request, x.node, x.first, t0) & own;
   const int column = t0 - c.request.prefix;
   const u32 prefix = window(p) ? tokens_from(x.first, t0) : ~0u;
-  if (column <= -TILE) return prefix;
-  return column >= 64 ? 0u : column >= 0 ? (u32)(x.mask >> column) : (u32)(x.mask << -column) | (((1u << -column) - 1) & prefix);
+  if (column <= -TILE) return prefix & own;
+  if (column >= 64) return 0;
+  return (column >= 0 ? (u32)(x.mask >> column) : (u32)(x.mask << -column) | (((1u << -column) - 1) & prefix)) & own;
 }
 // From this token on every row of the CTA sees the prefix: the greatest `first` of all lanes of the softmax warps.
 DEV int softmax_window_end(const Cta &c, int first) {
@@ -364,29 +487,37 @@ template <int L, int T>
 DEV void softmax_read(smem_addr scores, SoftmaxRow<L, T> &x) {
   const smem_addr at = scores + score_chunk(x.row, x.position >> 2) + (x.position & 3) * 4;
 #pragma unroll
-  for (int w = 0; w < SCORE_WARPS; w++) {
-    float part[4];
-    if (T == 4) {
-      const f32x4 v = lds_f32x4(at + w * ROWS * 64);
-      part[0] = v.x, part[1] = v.y, part[2] = v.z, part[3] = v.w;
-    } else {
-      part[0] = lds_f32(at + w * ROWS * 64);
-    }
+  for (int h = 0; h < HALVES; h++)
 #pragma unroll
-    for (int i = 0; i < T; i++) x.s[i] = w ? x.s[i] + part[i] : part[i];
-  }
+    for (int w = 0; w < SCORE_WARPS; w++) {
+      float part[4];
+      if (T == 4) {
+        const f32x4 v = lds_f32x4(at + h * SCORE_HALF + w * ROWS * 64);
+        part[0] = v.x, part[1] = v.y, part[2] = v.z, part[3] = v.w;
+      } else {
+        part[0] = lds_f32(at + h * SCORE_HALF + w * ROWS * 64);
+      }
+#pragma unroll
+      for (int i = 0; i < T; i++) x.s[h * T + i] = w ? x.s[h * T + i] + part[i] : part[i];
+    }
+}
+// Known once the first scores are there.
+template <int L, int T>
+DEV void softmax_scale(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
+  x.scale = p.scale_log2 * stored_scale(p.k_scale);
+  if (NARROW_QUERY) x.scale *= query_unit(greatest(lds_u32x4(c.shared + QUERY_MOST + x.row * 16)));
 }
 // Scales, and hides what the node does not see.
 template <int L, int T>
 DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int t0, bool edge) {
 #pragma unroll
-  for (int i = 0; i < T; i++) x.s[i] *= p.scale_log2;
+  for (int i = 0; i < x.ALL; i++) x.s[i] *= KV_E4M3 ? x.scale : p.scale_log2;
   x.poison = false;
   if (edge) {
     const u32 visible = softmax_visible(p, c, x, t0);
 #pragma unroll
-    for (int i = 0; i < T; i++) {
-      if (visible >> score_token(x.position + i) & 1) continue;
+    for (int i = 0; i < x.ALL; i++) {
+      if (visible >> (i / T * 16 + score_token(x.position + i % T)) & 1) continue;
       x.poison |= !(fabsf(x.s[i]) < INF);
       x.s[i] = MINUS_INF;
     }
@@ -400,9 +531,10 @@ DEV float largest(const float (&v)[T]) {
   return m;
 }
 template <int L, int T>
-DEV void softmax_weights(const SoftmaxRow<L, T> &x, float (&weights)[T]) {
+DEV void softmax_weights(const SoftmaxRow<L, T> &x, float (&weights)[SoftmaxRow<L, T>::ALL]) {
+  const float unit = (x.max == MINUS_INF ? 0.f : x.max) - WEIGHT_SHIFT;  // its weight is 1
 #pragma unroll
-  for (int i = 0; i < T; i++) weights[i] = exp2_approx(x.s[i] - (x.max == MINUS_INF ? 0.f : x.max));
+  for (int i = 0; i < x.ALL; i++) weights[i] = exp2_approx(x.s[i] - unit);
 }
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>
@@ -422,16 +554,18 @@ DEV float softmax_grow(SoftmaxRow<L, T> &x) {
 }
 // Adds the weights to the sums and packs them, neighbouring tokens together: positions 0 and 2, 1 and 3.
 template <int L, int T>
-DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
+DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
 #pragma unroll
-  for (int i = 0; i < T; i++) x.sum[i] += weights[i];
+  for (int i = 0; i < x.ALL; i++) x.sum[i % T] += weights[i];
 #pragma unroll
-  for (int i = 0; i < (T + 1) / 2; i++) {
-    const u32 pair = pack_mul(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
-    x.packed[i] = pair;
-    x.rounded[i] += mul_to_float((u16)pair);
-    if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
-  }
+  for (int h = 0; h < HALVES; h++)
+#pragma unroll
+    for (int i = 0; i < (T + 1) / 2; i++) {
+      const u32 pair = pack_mul(weights[h * T + i], T > 1 ? weights[h * T + i + T / 2] : 0.f);
+      x.packed[h][i] = pair;
+      x.rounded[i] += mul_to_float((u16)pair);
+      if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
+    }
 }
 // Eight weights (16 bytes) of a row: tokens 0-7 or 8-15. The halves change places in every other four rows, against bank conflicts.
 DEV int weight_place(int row, int half) { return row * 32 + (half ^ (row >> 2 & 1)) * 16; }
@@ -439,11 +573,14 @@ DEV int weight_place(int row, int half) { return row * 32 + (half ^ (row >> 2 & 
 template <int L, int T>
 DEV void softmax_write(smem_addr weights, smem_addr factors, const SoftmaxRow<L, T> &x, float factor) {
   const int token = score_token(x.position);
-  if (T == 4) {  // tokens n, n + 1 and n + 8, n + 9
-    sts_u32(weights + weight_place(x.row, 0) + token * 2, x.packed[0]);
-    sts_u32(weights + weight_place(x.row, 1) + token * 2, x.packed[T / 4]);
-  } else {
-    sts_u16(weights + weight_place(x.row, token >> 3) + (token & 7) * 2, (u16)x.packed[0]);
+#pragma unroll
+  for (int h = 0; h < HALVES; h++, weights += WEIGHT_HALF) {
+    if (T == 4) {  // tokens n, n + 1 and n + 8, n + 9
+      sts_u32(weights + weight_place(x.row, 0) + token * 2, x.packed[h][0]);
+      sts_u32(weights + weight_place(x.row, 1) + token * 2, x.packed[h][T / 4]);
+    } else {
+      sts_u16(weights + weight_place(x.row, token >> 3) + (token & 7) * 2, (u16)x.packed[h][0]);
+    }
   }
   if (x.position == 0) sts_f32(factors + x.row * 4, factor);
 }
@@ -460,13 +597,19 @@ DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
   const bool nothing = x.node < 0 || node_dead(p, c.request, x.node) || sum == 0.f;
   if (x.position) return;
   sts_f32(c.shared + FINAL + x.row * 4, nothing ? 0.f : 1.f / rounded);
-  sts_f32(c.shared + FINAL + (ROWS + x.row) * 4, nothing ? MINUS_INF : x.max + log2_approx(sum));
+  sts_f32(c.shared + FINAL + (ROWS + x.row) * 4, nothing ? MINUS_INF : x.max - WEIGHT_SHIFT + log2_approx(sum));
 }
 
 // Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
 // scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
 // a token keeps its NaN through the score.)
-DEV u32 finite_halves(u32 w) {
+DEV u32 finite_elements(u32 w) {
+  if (KV_E4M3) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      if ((w >> 8 * i & 0x7f) == 0x7f) w &= ~(0xffu << 8 * i);
+    return w;
+  }
   const u32 exponent = MUL_F16 ? 0x7c00u : 0x7f80u;
   if ((w & exponent) == exponent) w &= 0xffff0000u;
   if ((w >> 16 & exponent) == exponent) w &= 0x0000ffffu;
@@ -474,10 +617,11 @@ DEV u32 finite_halves(u32 w) {
 }
 DEV void clean_tile(const Cta &c, int slot, int thread) {
   const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
-  for (int i = thread; i < TILE * V / 8; i += WARPGROUP) {
-    const smem_addr at = tile + i / (V / 8) * TOKEN_STRIDE + i % (V / 8) * 16;
+  constexpr int CHUNKS = LATENT_BYTES / 16;
+  for (int i = thread; i < TILE * CHUNKS; i += WARPGROUP) {
+    const smem_addr at = tile + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
     u32x4 v = lds_u32x4(at);
-    v = u32x4{finite_halves(v.x), finite_halves(v.y), finite_halves(v.z), finite_halves(v.w)};
+    v = u32x4{finite_elements(v.x), finite_elements(v.y), finite_elements(v.z), finite_elements(v.w)};
     sts_u32x4(at, v);
   }
   fence_proxy_async();  // the slot's next load comes through the copy engine
@@ -505,10 +649,15 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   const CapSeries cap = cap_series(p, c.request.total < 0);
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
+  if (KV_E4M3 && c.tiles.count) {
+    scores.wait_full(c.shared + BAR_SCORES_FULL);
+    if (has_x) softmax_scale(p, c, x);
+    if (TAIL) softmax_scale(p, c, y);
+  }
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const smem_addr read = c.shared + SCORES + scores.at * SCORE_BYTES;
-    const bool edge = t0 + TILE > c.request.prefix || t0 < window_end;
+    const bool edge = t0 + TILE > c.request.prefix || (TILE > 16 && t0 + TILE > c.tiles.end) || t0 < window_end;
     scores.wait_full(c.shared + BAR_SCORES_FULL);
     if (has_x) softmax_read(read, x);
     if (TAIL) softmax_read(read, y);
@@ -524,7 +673,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
       const f32x2 f = lds_f32x2(flags);
       if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
     }
-    float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
+    float weights_x[x.ALL], weights_y[y.ALL], factor_x = 1.f, factor_y = 1.f;
     const SoftmaxRow<4, 4> raw_x = x;
     const SoftmaxRow<16, 1> raw_y = y;
     bool far = false;
@@ -534,14 +683,14 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     }
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
-    bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(y.s[0] > y.max);
+    bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(largest(y.s) > y.max);
     if (WITH_SOFT_CAP && grow_x) {
       if (vote_any(far)) {
         soft_cap_far(p, raw_x.s, x.s);
         softmax_weights(x, weights_x);
         if (TAIL) soft_cap_far(p, raw_y.s, y.s);
         if (TAIL) softmax_weights(y, weights_y);
-        grow_y = TAIL && vote_any(y.s[0] > y.max);
+        grow_y = TAIL && vote_any(largest(y.s) > y.max);
       }
       grow_x = vote_any(has_x && largest(x.s) > x.max);
     }
@@ -562,7 +711,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (TAIL) softmax_write(write, factors, y, factor_y);
     if (lane_id() == 0) sts_u32(c.shared + RESCALE_FLAGS + (weights.at * SOFTMAX_WARPS + warp) * 4, grow_x | grow_y);
     weights.arrive(c.shared + BAR_WEIGHTS_FULL);
-    t0 += c.tiles.stride * TILE;
+    t0 += c.tiles.stride;
     ring.next();
     scores.next();
     weights.next();
@@ -580,12 +729,23 @@ struct Output {
   float o[V_TILES][NT][4];
 };
 
+// KV in e4m3: of 16 dimensions row g of an mma is number 2 g, row g + 8 number 2 g + 1.
 DEV int output_warp() { return warp_id() - FIRST_OUTPUT_WARP; }
 // [token][dim] tile read as A^T by ldmatrix.trans: matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15).
 DEV smem_addr value_fragment(const Cta &c, int slot) {
   const u32 l = lane_id();
   return c.shared + RING + slot * SLOT_BYTES + ((l & 7) + (l >> 4) * 8) * TOKEN_STRIDE + (l >> 3 & 1) * 16 +
          output_warp() * V_EACH * 2;
+}
+// e4m3: matrices (tokens 0-7, dims 0-15), (8-15, 0-15), (0-7, 16-31), (8-15, 16-31) of pairs of elements for one. A register then has
+// two dimensions of two tokens.
+DEV smem_addr value_pairs(const Cta &c, int slot) {
+  const u32 l = lane_id();
+  return c.shared + RING + slot * SLOT_BYTES + (l & 15) * TOKEN_STRIDE + (l >> 4) * 16 + output_warp() * V_EACH;
+}
+DEV void value_step(u32 (&a)[4], u32 low, u32 high) {
+  unpack_e4m3x4(permute_bytes(low, 0, 0x3120), a[0], a[1]);
+  unpack_e4m3x4(permute_bytes(high, 0, 0x3120), a[2], a[3]);
 }
 // Weights [row][token] read as B: two query tiles an ldmatrix.x4, one an x2.
 template <int NT>
@@ -621,12 +781,15 @@ DEV void rescale_output(const u32x4 &flags, const f32x2 (&factors)[NT], Output<N
 // The weights of a tile say that its bytes have landed, too.
 template <int NT>
 DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Turn<WEIGHT_BUFFERS> &weights, Output<NT> &out) {
-  const smem_addr values = value_fragment(c, ring.at);
+  constexpr int LOADS = KV_E4M3 ? HALVES * V_TILES / 2 : V_TILES, FIRST = KV_E4M3 ? E4M3_AHEAD : AHEAD;
+  const smem_addr values = KV_E4M3 ? value_pairs(c, ring.at) : value_fragment(c, ring.at);
+  const auto place = [&](int i) { return KV_E4M3 ? values + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32 : values + i * 32; };
   weights.wait_full(c.shared + BAR_WEIGHTS_FULL);
-  u32 a[AHEAD + 1][4], b[NT][2];
+  u32 a[FIRST + 1][4], b[HALVES][NT][2];
 #pragma unroll
-  for (int m = 0; m < AHEAD && m < V_TILES; m++) ldmatrix_x4_trans(a[m], values + m * 32);
-  load_weights<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES, b);
+  for (int i = 0; i < FIRST && i < LOADS; i++) ldmatrix_x4_trans(a[i], place(i));
+#pragma unroll
+  for (int h = 0; h < HALVES; h++) load_weights<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES + h * WEIGHT_HALF, b[h]);
   const u32x4 flags = lds_u32x4(c.shared + RESCALE_FLAGS + weights.at * SOFTMAX_WARPS * 4);
   f32x2 factors[NT];  // of this lane's two rows of each tile
 #pragma unroll
@@ -634,10 +797,21 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
   weights.arrive(c.shared + BAR_WEIGHTS_EMPTY);
   if (!first && (flags.x | flags.y | flags.z | flags.w)) rescale_output<NT>(flags, factors, out);  // the first finds zeros
 #pragma unroll
-  for (int m = 0; m < V_TILES; m++) {
-    if (m + AHEAD < V_TILES) ldmatrix_x4_trans(a[(m + AHEAD) % (AHEAD + 1)], values + (m + AHEAD) * 32);
+  for (int i = 0; i < LOADS; i++) {
+    if (i + FIRST < LOADS) ldmatrix_x4_trans(a[(i + FIRST) % (FIRST + 1)], place(i + FIRST));
+    const u32(&r)[4] = a[i % (FIRST + 1)];
+    if (!KV_E4M3) {
 #pragma unroll
-    for (int t = 0; t < NT; t++) mma_mul(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
+      for (int t = 0; t < NT; t++) mma_mul(out.o[i][t], r, b[0][t]);
+      continue;
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      u32 v[4];
+      value_step(v, r[2 * m], r[2 * m + 1]);
+#pragma unroll
+      for (int t = 0; t < NT; t++) mma_mul(out.o[i / HALVES * 2 + m][t], v, b[i % HALVES][t]);
+    }
   }
   ring.arrive(c.shared + BAR_EMPTY);
 }
@@ -653,6 +827,16 @@ DEV void output_store(const dw_params &p, const Cta &c, const Output<NT> &out) {
 #pragma unroll
     for (int t = 0; t < NT; t++) {
       const f32x2 scale = lds_f32x2(final + (t * 8 + 2 * (l & 3)) * 4);
+      if (KV_E4M3) {
+        const smem_addr pairs = stage + (t * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
+#pragma unroll
+        for (int m = 0; m < V_TILES; m++) {
+          const float(&x)[4] = out.o[m][t];
+          sts_u32(pairs + m * 32, pack_f16x2(x[0] * scale.x, x[2] * scale.x));
+          sts_u32(pairs + OUT_STRIDE + m * 32, pack_f16x2(x[1] * scale.y, x[3] * scale.y));
+        }
+        continue;
+      }
 #pragma unroll
       for (int m = 0; m < V_TILES; m += 2) {
         const float(&x)[4] = out.o[m][t], (&y)[4] = out.o[m + 1][t];
@@ -732,17 +916,17 @@ DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
   if (warp < SCORE_WARPS) query_request<NT>(p, c, q);
   barrier_sync(0, THREADS);
   if (warp < SCORE_WARPS) {
-    if (SETMAXNREG) registers_inc<160>();
-    query_fragments<NT>(q);
+    if (SETMAXNREG) registers_inc<SCORE_REGISTERS>();
+    query_fragments<NT>(c, q);
     score_loop<NT>(c, q);
   } else if (warp < FIRST_SOFTMAX_WARP) {
-    if (SETMAXNREG) registers_inc<224>();
+    if (SETMAXNREG) registers_inc<OUTPUT_REGISTERS>();
     output_role<NT>(p, c, l);
   } else if (warp < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
-    if (SETMAXNREG) registers_dec<72>();
+    if (SETMAXNREG) registers_dec<SOFTMAX_REGISTERS>();
     softmax_loop<NT>(p, c);
   } else {
-    if (SETMAXNREG) registers_dec<48>();
+    if (SETMAXNREG) registers_dec<LOADER_REGISTERS>();
     loader_loop(p, c, l);
   }
 }
@@ -765,7 +949,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   int nt = 0;
   if (work.request >= 0) {
     c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
-    c.tiles = find_tiles(p, work, all_tiles(c.request), window_tile(p, c.request));
+    c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
     c.slot = work.share.first_slot + work.range;
     nt = group_tiles(p, c.request, blockIdx.x, &c.first_row);
     c.first_row *= 8;

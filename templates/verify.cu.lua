@@ -19,6 +19,7 @@
 @ param.int("combine_splits", 1)
 @ param.string("call", {"any", "table"})
 @ param.flag("checked")
+@ param.flag("wide_tile")
 @ param.flag("window")
 @ param.flag("soft_cap")
 @ param.flag("q_rope")
@@ -60,6 +61,7 @@ constexpr bool WITH_Q_ROPE = ${bool(q_rope)}, WITH_KV_ROPE = ${bool(kv_rope)};
 @ if family == "reference" then
 #include "reference.cuh"
 @ else
+constexpr int TILE = ${wide_tile and 32 or 16};  // tokens
 #include "schedule.cuh"
 constexpr bool PARTIAL_F16 = ${bool(family == "rowsplit")};
 #include "combine.cuh"

@@ -146,6 +146,19 @@ TEST(conversions_round_to_nearest_even) {
     if (isnan(f16_to_float((u16)i))) continue;
     CHECK_EQ(pack_f16x2(f16_to_float((u16)i), 0), i);
   }
+  for (u32 i = 0; i < 256; ++i) {
+    u32 lo, hi, exponent = i >> 3 & 15, other = i * 37 & 0xff;
+    unpack_e4m3x4(i | other << 8 | i << 24, lo, hi);
+    float want = ldexpf(exponent ? 8 + (i & 7) : i & 7, exponent ? (int)exponent - 10 : -9), found = f16_to_float((u16)lo);
+    CHECK_EQ(hi >> 16, lo & 0xffff);
+    CHECK_EQ(hi & 0xffff, 0);
+    if ((i & 0x7f) == 0x7f) CHECK_EQ(lo & 0xffff, 0x7fff);
+    else CHECK_EQ(found, i & 0x80 ? -want : want);
+    unpack_e4m3x4(other, hi, exponent);
+    CHECK_EQ(lo >> 16, hi & 0xffff);
+  }
+  CHECK_EQ(permute_bytes(0x44332211, 0x88776655, 0x7315), 0x88442266u);
+  CHECK_EQ(max_u16x2(0x0001ffff, 0xfffe0002), 0xfffeffffu);
   CHECK_EQ(pack_bf16x2(NAN, INFINITY), 0x7f807fffu);
   CHECK_EQ(pack_f16x2(NAN, -INFINITY), 0xfc007fffu);
 }

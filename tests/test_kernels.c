@@ -11,6 +11,7 @@
 #define AXES(X)                                                                                                          \
   X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */                                      \
   X(SETMAXNREG, 0, 1)                                                                                                    \
+  X(WIDE_TILE, 0, 1)                                                                                                     \
   X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                                                            \
   X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                                                      \
   X(CALL, DW_CALL_ANY, DW_CALL_TABLE)                                                                                    \
@@ -19,7 +20,7 @@
   X(WIDTH, 1, 4, 9, 17, 31, 32, 33, 63, 64, 65, 128)                                                                     \
   X(PAGE, 1, 16, 48, 64)                                                                                                 \
   X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                                                      \
-  X(TYPE, DW_BF16, DW_F16)                                                                                               \
+  X(TYPE, 0, 1, 2, 3)      /* index into types */                                                                        \
   X(OUT, DW_BF16, DW_F16, DW_F32)                                                                                        \
   X(PREFIX, 0, 1, 15, 16, 17, 63, 64, 65, 300)                                                                           \
   X(BATCH, ONE, MIXED, RAGGED, EMPTY_FIRST, MANY, PADDED, EQUAL)                                                         \
@@ -41,7 +42,8 @@
   X(SPLIT, 0, 1, 16, 64, 1024) /* AUTO, AUTO in loose bounds, FIXED tokens */                                            \
   X(SMS, 1, 7, 132, 188)                                                                                                 \
   X(ORDER, DW_HOST_FORWARD, DW_HOST_REVERSE, DW_HOST_RANDOM)                                                             \
-  X(SCALE, 1, 3) /* of q */                                                                                              \
+  X(SCALE, 1, 3)          /* of q */                                                                                     \
+  X(KV_SCALE, 0, 1, 2, 3) /* index into kv_scales */                                                                     \
   X(OVERLAP, 0, 1)                                                                                                       \
   X(SHUFFLE, 0, 1)
 
@@ -63,6 +65,9 @@ enum {
   ANY_BIAS,
   ONE_BIAS
 };
+static const dw_dtype types[][2] = {{DW_BF16, DW_BF16}, {DW_F16, DW_F16}, {DW_BF16, DW_E4M3}, {DW_F16, DW_E4M3}};  // q, KV
+// Of KV in e4m3: with 0.004 many elements are 448, with 60 most are subnormal.
+static const float kv_scales[] = {0, 0.25f, 0.004f, 60};
 static const int records[][2] = {{576, 512}, {320, 256}, {192, 128}, {128, 128}, {96, 64}};
 
 #define X(name, ...) name##_AXIS,
@@ -103,8 +108,8 @@ static dw_shape shape_of(const choice *c) {
                     .head_dim_qk = records[GET(c, RECORD)][0],
                     .head_dim_v = records[GET(c, RECORD)][1],
                     .page = GET(c, PAGE),
-                    .q = (dw_dtype)GET(c, TYPE),
-                    .kv = (dw_dtype)GET(c, TYPE),
+                    .q = types[GET(c, TYPE)][0],
+                    .kv = types[GET(c, TYPE)][1],
                     .out = (dw_dtype)GET(c, OUT),
                     .target = 120};
 }
@@ -114,6 +119,7 @@ static dw_variant variant_of(const choice *c) {
   dw_variant v = {.family = family < 2 ? family : DW_ROWSPLIT, .n_tiles = family < 2 ? 1 : family - 1, .combine_splits = 1};
   v.call = GET(c, CALL);
   v.setmaxnreg = GET(c, SETMAXNREG);
+  v.wide_tile = GET(c, WIDE_TILE);
   if (family == DW_REFERENCE) return v;
   v.combine = GET(c, COMBINE);
   v.combine_splits = GET(c, SPLITS);
@@ -160,7 +166,8 @@ static double cost_of(const choice *c) {  // row-tokens of the widest record
 
 // Values that mean nothing beside others take one form. False: no such case.
 static bool settle(choice *c, double most_cost) {
-  if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0);
+  if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0), SET(c, WIDE_TILE, 0);
+  if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0), SET(c, KV_SCALE, 0);
   if (GET(c, FAMILY) == 0) SET(c, COMBINE, DW_COMBINE_FEW), SET(c, SPLITS, 1);
   if (GET(c, CALL) == DW_CALL_TABLE) {
     SET(c, ADDRESS, TABLE), SET(c, LENGTHS, 1);
@@ -285,6 +292,7 @@ static dw__problem *problem_of(const choice *c, const requests *r, uint64_t seed
   spec.strided = GET(c, STRIDED);
   spec.shuffle = GET(c, SHUFFLE);
   spec.q_scale = (float)GET(c, SCALE);
+  spec.kv_scale = kv_scales[GET(c, KV_SCALE)];
   spec.lse_base_e = GET(c, LSE) == 1;
   spec.seed = seed;
   dw__problem *problem = kt_problem(&spec);

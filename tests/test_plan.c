@@ -88,6 +88,9 @@ static void variants_are_refused(void **state) {
     const char *shape, *variant, *field, *found, *allowed;
   } cases[] = {
     {"gqa:h=8,hk=2,t=4,qk=128,v=128", FEW, "attention", "gqa", "mla"},
+    {"mla:h=8,t=9", FEW ",wide_tile=1", "wide_tile", "1", "0"},
+    {"mla:h=8,t=9,kv=e4m3", "family=reference,wide_tile=1", "wide_tile", "set", "its normal value"},
+    {"mla:h=8,t=9,kv=fp16,q=fp16,limits=sm_120", "family=rowsplit,combine=few,wide_tile=1", "wide_tile", "1", "0"},
     {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q, or e4m3"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
@@ -468,6 +471,19 @@ static void a16_masks_have_their_size(void **state) {
          "mask_size", "9223372036854775807", "175244068700240740352 or more");
 }
 
+// A byte an element, and a scale.
+static void kv_in_e4m3_is_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE ",kv=e4m3", FEW ",kv_rope=1");
+  ACCEPT(good_args, (a.kv_scale = (const float *)AT(4), a.kv_token_stride = 592));
+  REFUSE(good_args, a.kv_scale = (const float *)AT(2), "kv_scale", "2", "its type's alignment");
+  REFUSE(good_args, a.v_scale = (const float *)AT(4), "v_scale", "a pointer", "NULL");
+  REFUSE(good_args, a.kv_token_stride = 584, "kv_token_stride", "584", "a multiple of 16 bytes");
+  REFUSE(good_args, a.kv_token_stride = 560, "kv_token_stride", "560", "576 to 2305843009213693951");
+  REFUSE(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 72), "kv_rope_token_stride", "72", "a multiple of 16 bytes");
+  ACCEPT(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 80, a.kv_token_stride = 512));
+}
+
 static void parts_and_scalars_are_checked(void **state) {
   (void)state;
   rig r = make_rig(SHAPE, FEW ",window=1,soft_cap=1,q_rope=1,kv_rope=1");
@@ -484,6 +500,8 @@ static void parts_and_scalars_are_checked(void **state) {
   REFUSE(good_args, a.kv_pages = -1, "kv_pages", "-1", "0 to 2147483647");
   REFUSE(good_args, a.report = AT(2), "report", "2", "its type's alignment");
   ACCEPT(good_args, (a.kv_pages = 7, a.report = AT(4)));
+  REFUSE(good_args, a.kv_scale = AT(0), "kv_scale", "a pointer", "NULL");
+  REFUSE(good_args, a.v_scale = AT(0), "v_scale", "a pointer", "NULL");
   REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none), or 0.001 and more");
   REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none), or 0.001 and more");
   REFUSE(good_args, a.window = -1, "window", "-1", "0 to 2147483647");
@@ -711,7 +729,8 @@ static void every_choice_is_listed(void **state) {
 // And nothing else is: some problem asks for each of them.
 static void everything_listed_is_chosen(void **state) {
   (void)state;
-  static const char *const shapes[] = {"mla:h=8,t=1", "mla:h=8,t=9", "mla:h=8,t=4", "mla:h=16,t=17", "mla:h=8,t=9,qk=96,v=64"};
+  static const char *const shapes[] = {"mla:h=8,t=1",   "mla:h=8,t=9",         "mla:h=8,t=4",
+                                       "mla:h=16,t=17", "mla:h=8,t=9,kv=e4m3", "mla:h=8,t=9,qk=96,v=64"};
   static const int boards[] = {8, 16, 24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
   for (size_t s = 0; s < DW__COUNT(shapes); s++) {
     const dw_shape shape = shape_of(shapes[s]);
@@ -755,6 +774,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(kv_is_checked),
     cmocka_unit_test(masks_and_scalars_are_checked),
     cmocka_unit_test(a16_masks_have_their_size),
+    cmocka_unit_test(kv_in_e4m3_is_checked),
     cmocka_unit_test(parts_and_scalars_are_checked),
     cmocka_unit_test(vectors_lie_apart),
     cmocka_unit_test(workspace_is_checked),

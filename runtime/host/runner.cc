@@ -1254,7 +1254,7 @@ void Runner::global(Fn fn, const void *p, u32 n) {
   if ((size_t)p % n) fail(DW_HOST_MISALIGNED, me(fn) + text(" at %p, which is not a multiple of %u.", p, n));
   bool write = fn == DW_HOST_FN_stg_cg_v4 || fn == DW_HOST_FN_stg_cg_f32 || fn == DW_HOST_FN_atomic_add_u32;
   bool nc = fn == DW_HOST_FN_ldg_nc_s32 || fn == DW_HOST_FN_ldg_nc_s64 || fn == DW_HOST_FN_ldg_nc_u32 ||
-            fn == DW_HOST_FN_ldg_nc_u8 || fn == DW_HOST_FN_ldg_nc_v4;
+            fn == DW_HOST_FN_ldg_nc_u8 || fn == DW_HOST_FN_ldg_nc_v2 || fn == DW_HOST_FN_ldg_nc_v4;
   check_bytes(fn, p, n, write, nc);
   // A thread that spins on memory lets the others run now and then.
   if (!nc && ++me_->polls % 4096 == 0) poll();
