@@ -532,9 +532,9 @@ DEV float largest(const float (&v)[T]) {
 }
 template <int L, int T>
 DEV void softmax_weights(const SoftmaxRow<L, T> &x, float (&weights)[SoftmaxRow<L, T>::ALL]) {
-  const float unit = (x.max == MINUS_INF ? 0.f : x.max) - WEIGHT_SHIFT;  // its weight is 1
+  const float max = x.max == MINUS_INF ? 0.f : x.max;
 #pragma unroll
-  for (int i = 0; i < x.ALL; i++) weights[i] = exp2_approx(x.s[i] - unit);
+  for (int i = 0; i < x.ALL; i++) weights[i] = exp2_approx(KV_E4M3 ? x.s[i] - max + WEIGHT_SHIFT : x.s[i] - max);
 }
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>

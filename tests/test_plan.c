@@ -471,6 +471,16 @@ static void a16_masks_have_their_size(void **state) {
          "mask_size", "9223372036854775807", "175244068700240740352 or more");
 }
 
+// A checkpoint's scale with a pool of another type: refused, not left out or multiplied in.
+static void a37_only_e4m3_has_a_scale(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    rig r = make_rig(i ? SHAPE ",q=fp16,kv=fp16" : SHAPE, FEW);
+    REFUSE(good_args, a.kv_scale = (const float *)AT(0), "kv_scale", "a pointer", "NULL");
+    REFUSE(good_args, a.v_scale = (const float *)AT(0), "v_scale", "a pointer", "NULL");
+  }
+}
+
 // A byte an element, and a scale.
 static void kv_in_e4m3_is_checked(void **state) {
   (void)state;
@@ -500,8 +510,6 @@ static void parts_and_scalars_are_checked(void **state) {
   REFUSE(good_args, a.kv_pages = -1, "kv_pages", "-1", "0 to 2147483647");
   REFUSE(good_args, a.report = AT(2), "report", "2", "its type's alignment");
   ACCEPT(good_args, (a.kv_pages = 7, a.report = AT(4)));
-  REFUSE(good_args, a.kv_scale = AT(0), "kv_scale", "a pointer", "NULL");
-  REFUSE(good_args, a.v_scale = AT(0), "v_scale", "a pointer", "NULL");
   REFUSE(good_args, a.soft_cap = -1, "soft_cap", "-1", "0 (none), or 0.001 and more");
   REFUSE(good_args, a.soft_cap = __builtin_inff(), "soft_cap", "inf", "0 (none), or 0.001 and more");
   REFUSE(good_args, a.window = -1, "window", "-1", "0 to 2147483647");
@@ -774,6 +782,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(kv_is_checked),
     cmocka_unit_test(masks_and_scalars_are_checked),
     cmocka_unit_test(a16_masks_have_their_size),
+    cmocka_unit_test(a37_only_e4m3_has_a_scale),
     cmocka_unit_test(kv_in_e4m3_is_checked),
     cmocka_unit_test(parts_and_scalars_are_checked),
     cmocka_unit_test(vectors_lie_apart),

@@ -21,7 +21,7 @@ static void expect(bool right, const char *variant, const char *what, long found
 
 // Lines of the disassembly that hold `word`, by kernel: only text between the section marks of dw_verify counts.
 typedef struct sass {
-  long hmma, ldsm, ublkcp, local, setmaxreg, warpsync;
+  long hmma, ldsm, ublkcp, local, setmaxreg, warpsync, unpack;
 } sass;
 
 static bool have_nvdisasm(void) { return system("command -v nvdisasm >/dev/null 2>&1") == 0; }
@@ -45,13 +45,14 @@ static bool disassemble(const dw_cubin *cubin, sass *counts) {
     counts->ublkcp += strstr(line, "UBLKCP") != NULL;
     counts->setmaxreg += strstr(line, "USETMAXREG") != NULL;
     counts->warpsync += strstr(line, "WARPSYNC") != NULL;
+    counts->unpack += strstr(line, "F2FP.F16.E4M3.UNPACK") != NULL;
   }
   const int code = text ? pclose(text) : -1;
   unlink(path);
   return code == 0;
 }
 
-static void check_sass(const dw_cubin *cubin, const dw_variant *variant, const char *name, long local) {
+static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_variant *variant, const char *name, long local) {
   sass s;
   if (!disassemble(cubin, &s)) {
     expect(false, name, "nvdisasm could not read the cubin", 0);
@@ -63,6 +64,7 @@ static void check_sass(const dw_cubin *cubin, const dw_variant *variant, const c
   expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
   expect(s.ublkcp > 0, name, "UBLKCP, some expected", s.ublkcp);
   expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
+  expect((s.unpack > 0) == (shape->kv == DW_E4M3), name, "F2FP, as the KV's type says", s.unpack);
   // Dozens are a sign that the compiler holds the roles for divergent branches; such code is a tenth slower.
   expect(s.warpsync <= 16, name, "WARPSYNC, at most 16", s.warpsync);
 }
@@ -93,7 +95,7 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
     expect(k->registers <= (strcmp(k->name, "dw_verify") || variant->family != DW_ROWSPLIT ? 255 : 128), name, "registers",
            k->registers);
   }
-  if (disassembler) check_sass(cubin, variant, name, spills / 2);
+  if (disassembler) check_sass(cubin, shape, variant, name, spills / 2);
   dw_cubin_free(cubin);
 }
 
@@ -141,6 +143,7 @@ int main(int argc, char **argv) {
     check_variant(ctx, &shape, &other, disassembler);
     other = variant;
     other.setmaxnreg = 0;
+    other.wide_tile &= other.n_tiles < 5;  // as the rule table has it
     if (variant.setmaxnreg && dw_variant_applicable(&shape, &other, NULL) == DW_OK)
       check_variant(ctx, &shape, &other, disassembler);
   }
