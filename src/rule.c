@@ -33,7 +33,7 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const size_t ring = slots * halves * 16 * ((size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16);
   const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
   const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
-  const size_t final = 2 * rows * 4 + (bytes && shape->q == DW_BF16 ? rows * 16 : 0);
+  const size_t final = 2 * rows * 4 + (bytes && (shape->q == DW_BF16 || variant->e4m3_mma) ? rows * 16 : 0);
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
   return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
 }
@@ -49,6 +49,7 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 }
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
   if (v->wide_tile && s->kv != DW_E4M3) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
   if (s->head_dim_qk % 64)
@@ -109,10 +110,11 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
     if (v->combine == DW_COMBINE_FEW && v->combine_splits > 16)
       return no(e, "combine_splits", v->combine_splits, "1 to 16 with combine=few", "a thread holds all of them in registers");
   }
-  if (v->family != DW_ROWSPLIT && (v->setmaxnreg || v->n_tiles != 1 || v->wide_tile))
+  if (v->family != DW_ROWSPLIT && (v->setmaxnreg || v->n_tiles != 1 || v->wide_tile || v->e4m3_mma))
     return dw__fail(e, DW_NOT_APPLICABLE,
                     v->setmaxnreg  ? "setmaxnreg"
                     : v->wide_tile ? "wide_tile"
+                    : v->e4m3_mma  ? "e4m3_mma"
                                    : "n_tiles",
                     "set", "its normal value", "only rowsplit has this parameter");
   return v->family == DW_ROWSPLIT ? rowsplit_applicable(s, v, e) : DW_OK;

@@ -39,6 +39,7 @@ constexpr int SCORE_HALF = SCORE_WARPS * 8 * N_TILES * 64;    // [score warp][ro
 constexpr int SCORE_BYTES = HALVES * SCORE_HALF;              // a buffer
 constexpr int WEIGHT_HALF = 8 * N_TILES * 32;                 // [row][16] 16-bit, see weight_place
 constexpr int WEIGHT_BYTES = HALVES * WEIGHT_HALF;            // a buffer
+static_assert(!E4M3_MMA || HALVES == 2, "an mma of e4m3 takes 32 tokens");
 constexpr int OUT_STRIDE = V * 2 + 16;               // a query row of finished output, staged in the ring
 constexpr int K_STEPS = QK / 16 / SCORE_WARPS;       // of one score warp
 constexpr int V_EACH = V / OUTPUT_WARPS;             // dimensions of one output warp
@@ -54,7 +55,7 @@ constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4;         // [b
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [tile & 1][softmax warp] u16: a hidden token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
-constexpr bool NARROW_QUERY = KV_E4M3 && !Q_F16;                           // bf16 q becomes fp16
+constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA);             // q becomes fp16 or e4m3
 constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
 constexpr int BARRIERS = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);      // mbarriers, 8 bytes each
 
@@ -242,12 +243,31 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
 }
 // KV in e4m3 widens to fp16, which bf16 q may not fit: each row is multiplied by the power of 2 that takes its greatest element to
 // 2^14 .. 2^15, which is a matter of exponents alone (what is below 2^-29 of that is lost). The softmax warps divide by it.
+// With products in e4m3 the row's greatest element goes to 2^7 .. 2^8, and an element is the sum of two e4m3: what rounding left of the
+// first is the second, so that some eight bits are held.
 // From the magnitude of the greatest: what is taken from exponents, which are then fp16's. inf and NaN stay so.
 DEV u32 query_base(u32 most) {
   const u32 exponent = most >> 7;
   return exponent < 29 ? 0 : exponent == 255 ? 224 : exponent - 29;
 }
-DEV float query_unit(u32 most) { return bits_to_float((query_base(most) + 15) << 23); }  // what 1 in fp16 stands for
+DEV u32 query_exponent(u32 most) {  // biased; 255: not finite
+  const u32 exponent = float_to_bits(q_to_float(most)) >> 23;
+  return exponent < 8 ? 8 : exponent;
+}
+// What 1 in fp16 or e4m3 stands for. (e4m3 has no infinity: such a row is NaN.)
+DEV float query_unit(u32 most) {
+  if (!E4M3_MMA) return bits_to_float((query_base(most) + 15) << 23);
+  return bits_to_float(query_exponent(most) == 255 ? 0x7fc00000u : query_exponent(most) - 7 << 23);
+}
+// Four elements in two words -> their first and second parts.
+DEV void query_parts(u32 (&w)[2], float factor) {
+  const float x[4] = {q_to_float(w[0]) * factor, q_to_float(w[0] >> 16) * factor, q_to_float(w[1]) * factor,
+                      q_to_float(w[1] >> 16) * factor};
+  u32 lo, hi;
+  w[0] = pack_e4m3x4(x[0], x[1], x[2], x[3]);
+  unpack_e4m3x4(w[0], lo, hi);
+  w[1] = pack_e4m3x4(x[0] - lo_half_f16(lo), x[1] - hi_half_f16(lo), x[2] - lo_half_f16(hi), x[3] - hi_half_f16(hi));
+}
 template <int NT>
 DEV void query_narrow(const Cta &c, Query<NT> &q) {
   const smem_addr most = c.shared + QUERY_MOST + (lane_id() >> 2) * 16;
@@ -263,7 +283,14 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
   barrier_sync(NAMED_QUERY, SCORE_WARPS * 32);
 #pragma unroll
   for (int t = 0; t < NT; t++) {
-    const u32 base = query_base(greatest(lds_u32x4(most + t * 8 * 16))) * 0x00800080;
+    const u32 m = greatest(lds_u32x4(most + t * 8 * 16)), base = query_base(m) * 0x00800080;
+    if (E4M3_MMA) {
+      const u32 exponent = query_exponent(m);
+      const float factor = bits_to_float((exponent == 255 ? 127 : 261 - exponent) << 23);
+#pragma unroll
+      for (int k = 0; k < K_STEPS; k++) query_parts(q.b[k][t], factor);
+      continue;
+    }
 #pragma unroll
     for (int i = 0; i < 2 * K_STEPS; i++) {
       u32 &w = q.b[i / 2][t][i % 2];
@@ -375,6 +402,41 @@ DEV void score_e4m3(smem_addr keys, const Query<NT> &q, float (&s)[HALVES][NT][4
   }
 }
 
+// Products in e4m3: 32 dimensions a step, each part of q once.
+template <int NT>
+DEV void score_parts(smem_addr keys, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
+  constexpr int PAIRS = K_STEPS / 2, LOADS = HALVES * PAIRS;
+  const auto place = [&](int i) { return keys + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32; };
+  u32 a[E4M3_AHEAD + 1][4], last[HALVES][2];
+#pragma unroll
+  for (int i = 0; i < E4M3_AHEAD && i < LOADS; i++) ldmatrix_x4(a[i], place(i));
+#pragma unroll
+  for (int i = 0; i < LOADS; i++) {
+    if (i + E4M3_AHEAD < LOADS) ldmatrix_x4(a[(i + E4M3_AHEAD) % (E4M3_AHEAD + 1)], place(i + E4M3_AHEAD));
+    if (K_STEPS % 2 && i == LOADS - HALVES)
+#pragma unroll
+      for (int h = 0; h < HALVES; h++) ldmatrix_x2(last[h], place(LOADS + h));
+    const int k = i / HALVES * 2;
+#pragma unroll
+    for (int part = 0; part < 2; part++)
+#pragma unroll
+      for (int t = 0; t < NT; t++) {
+        const u32 b[2] = {q.b[k][t][part], q.b[k + 1][t][part]};
+        mma_m16n8k32_e4m3(s[i % HALVES][t], a[i % (E4M3_AHEAD + 1)], b);
+      }
+  }
+  if (K_STEPS % 2 == 0) return;
+#pragma unroll
+  for (int h = 0; h < HALVES; h++)
+#pragma unroll
+    for (int part = 0; part < 2; part++)
+#pragma unroll
+      for (int t = 0; t < NT; t++) {
+        const u32 b[1] = {q.b[K_STEPS - 1][t][part]};
+        mma_m16n8k16_e4m3(s[h][t], last[h], b);
+      }
+}
+
 template <int NT>
 DEV void score_loop(const Cta &c, const Query<NT> &q) {
   Turn<SLOTS> ring;
@@ -387,7 +449,8 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int h = 0; h < HALVES; h++)
 #pragma unroll
       for (int t = 0; t < NT; t++) s[h][t][0] = s[h][t][1] = s[h][t][2] = s[h][t][3] = 0.f;
-    if (KV_E4M3) score_e4m3<NT>(keys, q, s);
+    if (E4M3_MMA) score_parts<NT>(keys, q, s);
+    else if (KV_E4M3) score_e4m3<NT>(keys, q, s);
     else score_16<NT>(keys, q, s[0]);
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
 #pragma unroll
@@ -402,9 +465,10 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
 // Rows 0..31: a quad has a row, a lane four positions of each half of a tile (score_token). Rows 32..39: 16 lanes have a row, a lane
 // one position of each half.
 // A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself. With KV in
-// e4m3 weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too.
+// e4m3 weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With
+// products in e4m3 they are 2^8 times as large and, as q, the sum of two parts.
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
-constexpr float WEIGHT_SHIFT = KV_E4M3 ? 15.f : 0.f;
+constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_E4M3 ? 15.f : 0.f;
 
 template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane in 16
 struct SoftmaxRow {
@@ -420,7 +484,7 @@ struct SoftmaxRow {
   float sum[TOKENS], rounded[TOKENS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[ALL];
-  u32 packed[HALVES][(TOKENS + 1) / 2];  // weights of this tile
+  u32 packed[HALVES][E4M3_MMA ? 2 : (TOKENS + 1) / 2];  // weights of this tile; e4m3: their two parts
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
 
@@ -552,11 +616,35 @@ DEV float softmax_grow(SoftmaxRow<L, T> &x) {
   }
   return factor;
 }
+// Both parts of the weights, a word of four each, in the order in which an mma takes the tokens of value_step: positions 0, 2, 1, 3. Of a
+// lane with one position it has that one.
+template <int L, int T>
+DEV void softmax_parts(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
+#pragma unroll
+  for (int h = 0; h < HALVES; h++) {
+    float rest[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+    for (int i = 0; i < T; i++) rest[i] = weights[h * T + i];
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      u32 lo, hi;
+      x.packed[h][part] = pack_e4m3x4(rest[0], rest[2], rest[1], rest[3]);
+      unpack_e4m3x4(x.packed[h][part], lo, hi);
+      const float held[4] = {lo_half_f16(lo), lo_half_f16(hi), hi_half_f16(lo), hi_half_f16(hi)};
+#pragma unroll
+      for (int i = 0; i < T; i++) {
+        x.rounded[i] += held[i];
+        rest[i] -= held[i];
+      }
+    }
+  }
+}
 // Adds the weights to the sums and packs them, neighbouring tokens together: positions 0 and 2, 1 and 3.
 template <int L, int T>
 DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
 #pragma unroll
   for (int i = 0; i < x.ALL; i++) x.sum[i % T] += weights[i];
+  if (E4M3_MMA) return softmax_parts(x, weights);
 #pragma unroll
   for (int h = 0; h < HALVES; h++)
 #pragma unroll
@@ -569,12 +657,30 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T
 }
 // Eight weights (16 bytes) of a row: tokens 0-7 or 8-15. The halves change places in every other four rows, against bank conflicts.
 DEV int weight_place(int row, int half) { return row * 32 + (half ^ (row >> 2 & 1)) * 16; }
+// Products in e4m3: 16 weights of a row, of one part and half.
+DEV int part_place(int row, int part, int half) { return row * 64 + ((part * 2 + half) ^ (row >> 1 & 3)) * 16; }
+template <int L, int T>
+DEV void softmax_write_parts(smem_addr weights, const SoftmaxRow<L, T> &x) {
+#pragma unroll
+  for (int h = 0; h < HALVES; h++)
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      const smem_addr at = weights + part_place(x.row, part, h) + (x.position & 12);
+      if (T == 4) {
+        sts_u32(at, x.packed[h][part]);
+      } else {  // of positions n and n + 2 the first lane writes both bytes
+        const u32 other = shuffle_xor(x.packed[h][part], 2);
+        if (!(x.position & 2)) sts_u16(at + (x.position & 1) * 2, (u16)((x.packed[h][part] & 0xff) | other << 8));
+      }
+    }
+}
 
 template <int L, int T>
 DEV void softmax_write(smem_addr weights, smem_addr factors, const SoftmaxRow<L, T> &x, float factor) {
   const int token = score_token(x.position);
+  if (E4M3_MMA) softmax_write_parts(weights, x);
 #pragma unroll
-  for (int h = 0; h < HALVES; h++, weights += WEIGHT_HALF) {
+  for (int h = 0; h < HALVES && !E4M3_MMA; h++, weights += WEIGHT_HALF) {
     if (T == 4) {  // tokens n, n + 1 and n + 8, n + 9
       sts_u32(weights + weight_place(x.row, 0) + token * 2, x.packed[h][0]);
       sts_u32(weights + weight_place(x.row, 1) + token * 2, x.packed[h][T / 4]);
@@ -743,6 +849,14 @@ DEV smem_addr value_pairs(const Cta &c, int slot) {
   const u32 l = lane_id();
   return c.shared + RING + slot * SLOT_BYTES + (l & 15) * TOKEN_STRIDE + (l >> 4) * 16 + output_warp() * V_EACH;
 }
+// Products in e4m3: matrices of tokens 0-7, 8-15, 16-23 and 24-31.
+DEV smem_addr value_bytes(const Cta &c, int slot) {
+  return c.shared + RING + slot * SLOT_BYTES + lane_id() * TOKEN_STRIDE + output_warp() * V_EACH;
+}
+DEV void value_parts(u32 (&a)[4], const u32 (&r)[4]) {
+  a[0] = permute_bytes(r[0], r[1], 0x6420), a[1] = permute_bytes(r[0], r[1], 0x7531);
+  a[2] = permute_bytes(r[2], r[3], 0x6420), a[3] = permute_bytes(r[2], r[3], 0x7531);
+}
 DEV void value_step(u32 (&a)[4], u32 low, u32 high) {
   unpack_e4m3x4(permute_bytes(low, 0, 0x3120), a[0], a[1]);
   unpack_e4m3x4(permute_bytes(high, 0, 0x3120), a[2], a[3]);
@@ -758,6 +872,18 @@ DEV void load_weights(smem_addr weights, u32 (&b)[NT][2]) {
     b[t][0] = r[0], b[t][1] = r[1], b[t + 1][0] = r[2], b[t + 1][1] = r[3];
   }
   if (NT & 1) ldmatrix_x2(b[NT - 1], weights + (NT - 1) * 8 * 32 + weight_place(l & 7, l >> 3 & 1));
+}
+
+// The two parts of 32 tokens' weights, of one query tile an ldmatrix.
+template <int NT>
+DEV void load_parts(smem_addr weights, u32 (&first)[NT][2], u32 (&second)[NT][2]) {
+  const int l = lane_id();
+#pragma unroll
+  for (int t = 0; t < NT; t++) {
+    u32 r[4];
+    ldmatrix_x4(r, weights + part_place(t * 8 + (l & 7), l >> 4, l >> 3 & 1));
+    first[t][0] = r[0], first[t][1] = r[1], second[t][0] = r[2], second[t][1] = r[3];
+  }
 }
 
 // Tile t's rows 8 t .. 8 t + 7 belong to softmax warp t (rows below 32), or two to each warp (rows 32 to 39, whose factors are 1
@@ -781,15 +907,20 @@ DEV void rescale_output(const u32x4 &flags, const f32x2 (&factors)[NT], Output<N
 // The weights of a tile say that its bytes have landed, too.
 template <int NT>
 DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Turn<WEIGHT_BUFFERS> &weights, Output<NT> &out) {
-  constexpr int LOADS = KV_E4M3 ? HALVES * V_TILES / 2 : V_TILES, FIRST = KV_E4M3 ? E4M3_AHEAD : AHEAD;
-  const smem_addr values = KV_E4M3 ? value_pairs(c, ring.at) : value_fragment(c, ring.at);
-  const auto place = [&](int i) { return KV_E4M3 ? values + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32 : values + i * 32; };
+  constexpr int LOADS = KV_E4M3 && !E4M3_MMA ? HALVES * V_TILES / 2 : V_TILES, FIRST = KV_E4M3 ? E4M3_AHEAD : AHEAD;
+  const smem_addr values = E4M3_MMA  ? value_bytes(c, ring.at)
+                           : KV_E4M3 ? value_pairs(c, ring.at)
+                                     : value_fragment(c, ring.at);
+  const auto place = [&](int i) {
+    return E4M3_MMA ? values + i * 16 : KV_E4M3 ? values + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32 : values + i * 32;
+  };
   weights.wait_full(c.shared + BAR_WEIGHTS_FULL);
   u32 a[FIRST + 1][4], b[HALVES][NT][2];
 #pragma unroll
   for (int i = 0; i < FIRST && i < LOADS; i++) ldmatrix_x4_trans(a[i], place(i));
 #pragma unroll
-  for (int h = 0; h < HALVES; h++) load_weights<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES + h * WEIGHT_HALF, b[h]);
+  for (int h = 0; h < HALVES && !E4M3_MMA; h++) load_weights<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES + h * WEIGHT_HALF, b[h]);
+  if (E4M3_MMA) load_parts<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES, b[0], b[HALVES - 1]);
   const u32x4 flags = lds_u32x4(c.shared + RESCALE_FLAGS + weights.at * SOFTMAX_WARPS * 4);
   f32x2 factors[NT];  // of this lane's two rows of each tile
 #pragma unroll
@@ -803,6 +934,15 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
     if (!KV_E4M3) {
 #pragma unroll
       for (int t = 0; t < NT; t++) mma_mul(out.o[i][t], r, b[0][t]);
+      continue;
+    }
+    if (E4M3_MMA) {
+      u32 v[4];
+      value_parts(v, r);
+#pragma unroll
+      for (int part = 0; part < HALVES; part++)
+#pragma unroll
+        for (int t = 0; t < NT; t++) mma_m16n8k32_e4m3(out.o[i][t], v, b[part][t]);
       continue;
     }
 #pragma unroll

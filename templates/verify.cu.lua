@@ -20,6 +20,7 @@
 @ param.string("call", {"any", "table"})
 @ param.flag("checked")
 @ param.flag("wide_tile")
+@ param.flag("e4m3_mma")
 @ param.flag("window")
 @ param.flag("soft_cap")
 @ param.flag("q_rope")
@@ -69,6 +70,7 @@ constexpr bool PARTIAL_F16 = ${bool(family == "rowsplit")};
 #include "split.cuh"
 @   else
 constexpr int N_TILES = ${n_tiles};
+constexpr bool E4M3_MMA = ${bool(e4m3_mma)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
 static_assert(SHARED_BYTES == ${shared_bytes}, "the plan's shared memory is the kernel's");

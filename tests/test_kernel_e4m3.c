@@ -176,6 +176,41 @@ static void a08_nan_where_nobody_looks(void **state) {
     }
 }
 
+// ---- products in e4m3 -----------------------------------------------------------------------------------------
+
+// q and weights in two parts: within 1.5e-2 of the oracle, and far off what one part would give; a row of q that is not finite is NaN.
+static void products_in_e4m3(void **state) {
+  (void)state;
+  static const char *const variants[] = {WIDE ",e4m3_mma=1", FIVE ",e4m3_mma=1"};
+  int prefix = 700;
+  for (int i = 0; i < 8; i++) {
+    dw__problem_spec spec = spec_of(i % 2 ? SMALL ",o=fp32" : SMALL ",q=fp16,o=fp32", 1, &prefix, NULL, DW_MASK_PARENTS);
+    spec.q_scale = i / 4 ? 3 : 1;
+    spec.kv_scale = i % 4 ? 0.05f : 0;
+    dw__problem *problem = kt_problem(&spec);
+    problem->wide_bound = true;
+    kt_note("%s, %d", variants[i / 2 % 2], i);
+    kt_solve(problem);
+    check_in(problem, variants[i / 2 % 2], 0);
+    dw_error error = {0};
+    dw__comparison comparison;
+    if (dw__problem_compare(problem, &comparison, &error)) kt_fail("rows", &error);
+    if (!(comparison.total_relative < (i / 4 ? 5e-3 : 2e-3))) fail_msg("%d: %g over all rows", i, comparison.total_relative);
+    ((uint16_t *)(uintptr_t)problem->args.q)[320] = i % 2 ? 0x7F80 : 0x7C00;  // row 0, head 1: infinity
+    dw_bounds bounds = kt_bounds(problem);
+    kt_result r = kt_take_run(kt_kernel_for(problem, variants[i / 2 % 2]), &bounds, problem);
+    for (int e = 0; e < 256; e++) {
+      float value;
+      memcpy(&value, r.out + (256 + e) * 4, sizeof value);
+      assert_true(isnan(value));
+      memcpy(&value, r.out + e * 4, sizeof value);
+      assert_true(isfinite(value));
+    }
+    kt_drop(&r);
+    dw__problem_free(problem);
+  }
+}
+
 // ---- bits -----------------------------------------------------------------------------------------------------
 
 // With FIXED ranges a row has the same bits in every number of row tiles, and each request alone, also where ranges end inside a
@@ -485,6 +520,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(q_of_any_size),
     cmocka_unit_test(small_weights_count),
     cmocka_unit_test(a08_nan_where_nobody_looks),
+    cmocka_unit_test(products_in_e4m3),
     cmocka_unit_test(fixed_ranges_have_their_bits),
     cmocka_unit_test(a03_slots_of_single_tokens),
     cmocka_unit_test(a11_short_requests),

@@ -12,6 +12,7 @@
   X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */                                      \
   X(SETMAXNREG, 0, 1)                                                                                                    \
   X(WIDE_TILE, 0, 1)                                                                                                     \
+  X(E4M3_MMA, 0, 1)                                                                                                      \
   X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                                                            \
   X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                                                      \
   X(CALL, DW_CALL_ANY, DW_CALL_TABLE)                                                                                    \
@@ -120,6 +121,7 @@ static dw_variant variant_of(const choice *c) {
   v.call = GET(c, CALL);
   v.setmaxnreg = GET(c, SETMAXNREG);
   v.wide_tile = GET(c, WIDE_TILE);
+  v.e4m3_mma = GET(c, E4M3_MMA);
   if (family == DW_REFERENCE) return v;
   v.combine = GET(c, COMBINE);
   v.combine_splits = GET(c, SPLITS);
@@ -168,6 +170,7 @@ static double cost_of(const choice *c) {  // row-tokens of the widest record
 static bool settle(choice *c, double most_cost) {
   if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0), SET(c, WIDE_TILE, 0);
   if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0), SET(c, KV_SCALE, 0);
+  if (!GET(c, WIDE_TILE)) SET(c, E4M3_MMA, 0);
   if (GET(c, FAMILY) == 0) SET(c, COMBINE, DW_COMBINE_FEW), SET(c, SPLITS, 1);
   if (GET(c, CALL) == DW_CALL_TABLE) {
     SET(c, ADDRESS, TABLE), SET(c, LENGTHS, 1);
@@ -328,6 +331,7 @@ static void run_case(const choice *c, uint64_t seed, bool all_orders) {
   dw__problem *problem = problem_of(c, &r, seed);
   const kt_kernel *kernel = kernel_of(c, problem);
   dw_bounds bounds = bounds_of(c, problem);
+  problem->wide_bound = GET(c, E4M3_MMA);
   kt_solve(problem);
   kt_run(kernel, &bounds, problem, (dw_host_order)GET(c, ORDER), seed);
   kt_check(problem);

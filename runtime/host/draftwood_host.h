@@ -16,7 +16,7 @@
   X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
   X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) \
   X(sts_u32x4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4)                 \
-  X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(cp_async_16)                     \
+  X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(mma_m16n8k32_e4m3) X(mma_m16n8k16_e4m3) X(cp_async_16)                     \
   X(cp_async_16_zfill) X(cp_async_4) X(cp_async_commit) X(cp_async_wait_group) X(cp_async_wait_all)                   \
   X(cp_async_mbarrier_arrive) X(bulk_load) X(bulk_prefetch_l2) X(fence_proxy_async) X(barrier_sync) X(barrier_arrive) \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_expect) X(mbarrier_wait)               \
@@ -170,6 +170,19 @@ DEV void unpack_e4m3x4(u32 x, u32 &lo, u32 &hi) {
   lo = dw_host_e4m3_to_f16(x & 0xff) | dw_host_e4m3_to_f16(x >> 8 & 0xff) << 16;
   hi = dw_host_e4m3_to_f16(x >> 16 & 0xff) | dw_host_e4m3_to_f16(x >> 24) << 16;
 }
+DEV u32 dw_host_e4m3(float x) {
+  u32 b = __float_as_uint(x), sign = b >> 24 & 0x80, m = b & 0x7fffffff;
+  if (m > 0x7f800000) return 0x7f;
+  if (m >= 0x43e00000) return sign | 0x7e;  // 448 and above
+  if (m < 0x3c800000) {
+    // Below 2^-6 the unit is 2^-9: adding 2^14, whose unit is the same, makes the hardware round there.
+    return sign | (__float_as_uint(__uint_as_float(m) + 0x1p14f) - 0x46800000);
+  }
+  return sign | ((m - 0x3c000000 + 0x7ffff + (m >> 20 & 1)) >> 20);
+}
+DEV u32 pack_e4m3x4(float x, float y, float z, float w) {
+  return dw_host_e4m3(x) | dw_host_e4m3(y) << 8 | dw_host_e4m3(z) << 16 | dw_host_e4m3(w) << 24;
+}
 DEV u32 permute_bytes(u32 x, u32 y, u32 order) {
   const u64 both = (u64)y << 32 | x;
   u32 r = 0;
@@ -255,6 +268,12 @@ DEV void mma_m16n8k16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) 
 }
 DEV void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_f16, d, a, b);
+}
+DEV void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  dw_host_table->mma(DW_HOST_FN_mma_m16n8k32_e4m3, d, a, b);
+}
+DEV void mma_m16n8k16_e4m3(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
+  dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_e4m3, d, a, b);
 }
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------
