@@ -527,8 +527,8 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
 static void shuffle_units(dw__gpu_problem *problem, uint64_t seed) {
   int count = (int)(problem->pool_tokens / problem->unit);
   uint64_t state = stream(seed, STREAM_ORDER, 0);
-  for (int i = 0; i < count; i++) problem->order[i] = (i + 1) % count;
-  for (int i = count - 1; i > 0 && problem->spec.shuffle; i--) {
+  for (int i = 0; i < count; i++) problem->order[i] = (problem->spec.shuffle < 0 ? 2 * count - 1 - i : i + 1) % count;
+  for (int i = count - 1; i > 0 && problem->spec.shuffle > 0; i--) {
     int j = dw__random_below(&state, i + 1), unit = problem->order[i];
     problem->order[i] = problem->order[j];
     problem->order[j] = unit;

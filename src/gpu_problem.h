@@ -26,7 +26,7 @@ typedef struct dw__gpu_spec {
   int drafts_elsewhere;  // no draft is in the pool
   int dead_nodes;        // PARENTS: about one in eight
   int strided;           // strides larger than tight ones
-  int shuffle;           // pages (or slots) in random order
+  int shuffle;           // pages (or slots) in random order; 0: ascending, -1: descending
   int scatter;           // CSR: every slot anywhere, whatever the page size
   int share;             // requests share the pages of the beginning of their prefixes; what is padded is in the first page
   int q_rope, kv_rope;   // the last qk - v elements lie apart

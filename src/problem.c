@@ -37,8 +37,10 @@ static dw_status check_request(const dw__problem_spec *spec, int request, dw_err
 }
 
 static dw_status check_rope(const dw__problem_spec *spec, dw_error *error) {
-  if (spec->shape.head_dim_qk > spec->shape.head_dim_v || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
-  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: no part lies apart");
+  bool may = spec->shape.attention == DW_MLA && spec->shape.head_dim_qk > spec->shape.head_dim_v;
+  if (may || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
+  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0",
+                      "GQA, or qk is v: no part lies apart");
 }
 
 static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
@@ -77,8 +79,6 @@ static dw_status check(const dw__problem_spec *spec, dw_error *error) {
   if (!status) status = check_rope(spec, error);
   if (!status) status = check_scalars(spec, error);
   if (status) return status;
-  if (spec->shape.attention != DW_MLA)
-    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (spec->batch < 1)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests of the problem");
   if (!spec->prefix) return dw__fail(error, DW_BAD_ARGUMENT, "prefix", "NULL", "a list", "committed tokens of each request");
@@ -114,7 +114,9 @@ typedef struct maker {
   int pages, table_pages;  // of the pool; most pages of a request
   int *units;              // the pool's slots (CSR) or pages (block table) in the order in which requests take them
   int taken;
-  pieces kv, kv_rope;  // the pool
+  pieces kv, kv_rope;          // the pool
+  dw__plane k_plane, v_plane;  // GQA: within kv.at and v
+  char *v;
 } maker;
 
 enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK, STREAM_POSITIONS, STREAM_SINKS };
@@ -179,8 +181,10 @@ static void make_strides(maker *make) {
   args->out_row_stride = shape->heads * args->out_head_stride + 16;
   args->lse_row_stride = shape->heads + 3;
   const int unit = 16 / (int)dw__dtype_size(shape->kv);  // tokens are 16-byte aligned
-  args->kv_token_stride = first_part(shape, spec->kv_rope) + 3 * unit;
-  args->kv_page_stride = shape->page * args->kv_token_stride + 5 * unit;
+  if (shape->attention == DW_MLA) {
+    args->kv_token_stride = first_part(shape, spec->kv_rope) + 3 * unit;
+    args->kv_page_stride = shape->page * args->kv_token_stride + 5 * unit;
+  }
   if (spec->q_rope) {
     args->q_rope_head_stride = last_part(shape) + 16;
     args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + 8;
@@ -460,12 +464,30 @@ static void make_units(maker *make) {
 }
 
 // NaN and both infinities (e4m3 has none) in turn, everywhere; tokens are written over it.
-static void poison_pool(maker *make, const pieces *pool, size_t bytes) {
+static void poison_pool(maker *make, char *pool, size_t bytes) {
   const dw_dtype type = make->problem->spec.shape.kv;
   const uint16_t infinity = type == DW_E4M3 ? 0x7FFF : type == DW_BF16 ? 0x7F80 : 0x7C00;
   const uint16_t nan = type == DW_E4M3 ? 0xFF7F : DW__POISON;
   const uint16_t pattern[4] = {nan, infinity, nan | 0x8000, (uint16_t)(infinity | 0x8000)};
-  for (size_t i = 0; i + 1 < bytes && pool->at; i += 2) memcpy(pool->at + i, &pattern[i / 2 % 4], 2);
+  for (size_t i = 0; i + 1 < bytes && pool; i += 2) memcpy(pool + i, &pattern[i / 2 % 4], 2);
+}
+
+// Tight planes of their own leave every stride to its default.
+static void make_planes(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  const dw_shape *shape = &spec->shape;
+  const bool share = dw__planes_share(spec->planes);
+  const size_t size = dw__dtype_size(shape->kv);
+  dw__planes_lay(shape, spec->planes, spec->strided, &make->k_plane, &make->v_plane);
+  size_t k = dw__plane_extent(shape, &make->k_plane, make->pages), v = dw__plane_extent(shape, &make->v_plane, make->pages);
+  make->kv.at = array(make, size * (share && v > k ? v : k), &problem->kv_bytes);
+  make->v = share ? make->kv.at : array(make, size * v, &problem->v_bytes);
+  poison_pool(make, make->kv.at, problem->kv_bytes);
+  poison_pool(make, make->v, problem->v_bytes);
+  if (spec->strided || spec->planes) dw__planes_args(&make->k_plane, &make->v_plane, &problem->args);
+  problem->args.kv = make->kv.at;
+  if (!make->failed) problem->args.v = make->v + (size_t)make->v_plane.first * size;
 }
 
 static void make_pool(maker *make) {
@@ -473,13 +495,17 @@ static void make_pool(maker *make) {
   const dw__problem_spec *spec = &problem->spec;
   const dw_shape *shape = &spec->shape;
   dw_args *args = &problem->args;
+  if (shape->attention == DW_GQA) {
+    make_planes(make);
+    return;
+  }
   make->kv = make_pieces(make, shape->kv, make->pages, args->kv_page_stride, shape->page, args->kv_token_stride,
                          first_part(shape, spec->kv_rope), &problem->kv_bytes);
-  poison_pool(make, &make->kv, problem->kv_bytes);
+  poison_pool(make, make->kv.at, problem->kv_bytes);
   if (spec->kv_rope)
     make->kv_rope = make_pieces(make, shape->kv, make->pages, args->kv_rope_page_stride, shape->page,
                                 args->kv_rope_token_stride, last_part(shape), &problem->kv_rope_bytes);
-  poison_pool(make, &make->kv_rope, problem->kv_rope_bytes);
+  poison_pool(make, make->kv_rope.at, problem->kv_rope_bytes);
   if (spec->kv_scale != 0) {
     float *scale = array(make, sizeof *scale, NULL);
     if (scale) *scale = spec->kv_scale;
@@ -489,8 +515,23 @@ static void make_pool(maker *make) {
   args->kv_rope = make->kv_rope.at;
 }
 
+static void write_heads(const maker *make, uint64_t *seed, char *pool, const dw__plane *plane, int64_t slot) {
+  const dw_shape *shape = &make->problem->spec.shape;
+  const size_t size = dw__dtype_size(shape->kv);
+  for (int h = 0; h < shape->kv_heads; h++) {
+    char *to = pool + (size_t)dw__plane_place(shape, plane, slot, h) * size;
+    for (int d = 0; d < plane->size; d++) dw__from_float(shape->kv, dw__random_normal(seed), to + (size_t)d * size);
+  }
+}
+
 static void write_token(const maker *make, int request, int token, int64_t slot) {
   const dw_shape *shape = &make->problem->spec.shape;
+  if (shape->attention == DW_GQA) {
+    uint64_t seed = stream(make, STREAM_KV, request, token);
+    write_heads(make, &seed, make->kv.at, &make->k_plane, slot);
+    write_heads(make, &seed, make->v, &make->v_plane, slot);
+    return;
+  }
   int first = first_part(shape, make->problem->spec.kv_rope);
   const int64_t page = slot / shape->page, in_page = slot % shape->page;
   const double scale = make->problem->spec.kv_scale != 0 ? (double)make->problem->spec.kv_scale : 1;
@@ -583,7 +624,7 @@ static void make_scalars(maker *make) {
   problem->args.soft_cap = spec->soft_cap;
   problem->args.lse_base_e = spec->lse_base_e;
   // 1 / sqrt(192) for DeepSeek's 576, so that scores spread as they do there.
-  problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);
+  problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / (spec->shape.attention == DW_MLA ? 3.f : 1.f));
   problem->spec.prefix = problem->prefix;
   if (spec->rows) problem->spec.rows = problem->rows;
 }

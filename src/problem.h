@@ -9,6 +9,10 @@
 
 typedef enum dw__tree_kind { DW__TREE_CHAIN, DW__TREE_RANDOM, DW__TREE_STAR } dw__tree_kind;
 
+// GQA: K and V each in a pool of [pages, page, heads, width] or [pages, heads, page, width]; or in one pool, where a token has its K
+// of all heads and then its V of all heads, or a page those of its K and then those of its V, heads before tokens.
+typedef enum dw__planes { DW__PLANES_APART, DW__PLANES_BY_HEAD, DW__PLANES_IN_TOKEN, DW__PLANES_IN_PAGE } dw__planes;
+
 typedef struct dw__problem_spec {
   dw_shape shape;
   int batch;
@@ -22,14 +26,15 @@ typedef struct dw__problem_spec {
   dw_addressing addressing;
   int index64;
   int lengths_include_drafts;
-  int draft_slots;  // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
-  int dead_nodes;   // PARENTS: mark about one node in eight dead (-2)
-  int q_rope;       // the last elements of q lie apart
-  int kv_rope;      // the last elements of the tokens lie in a pool of their own
-  int strided;      // use strides larger than tight ones for q, out, lse, kv, table and mask
-  int shuffle;      // random slots or pages (else ascending)
-  int window;       // as in dw_args
-  int positions;    // an array of positions: 1: as without one, 2: rows anywhere up to 7 behind that; garbage without a window
+  int draft_slots;    // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
+  int dead_nodes;     // PARENTS: mark about one node in eight dead (-2)
+  int q_rope;         // the last elements of q lie apart
+  int kv_rope;        // the last elements of the tokens lie in a pool of their own
+  dw__planes planes;  // GQA: how K and V lie
+  int strided;        // use strides larger than tight ones for q, out, lse, kv, table and mask
+  int shuffle;        // random slots or pages (else ascending)
+  int window;         // as in dw_args
+  int positions;  // an array of positions: 1: as without one, 2: rows anywhere up to 7 behind that; garbage without a window
   float soft_cap;
   int sinks;             // heads with a sink each: most are small, some large enough to take nearly all, some -inf
   int drafts_elsewhere;  // the KV has the prefixes only, the mask is an array that may not be touched
@@ -47,6 +52,7 @@ typedef struct dw__problem {
   dw_args args;  // host pointers; workspace NULL
   size_t q_bytes, out_bytes, lse_bytes, kv_bytes, index_bytes, indptr_bytes, table_bytes, mask_bytes, draft_slots_bytes;
   size_t q_rope_bytes, kv_rope_bytes, positions_bytes;
+  size_t v_bytes;   // 0 where V lies in K's pool
   double *out64;    // [total_q, heads, v]
   double *lse64;    // [total_q, heads], in the base asked for; -inf where nothing is visible
   bool wide_bound;  // set before the first comparison: for a variant with e4m3_mma, whose class has wider bounds
@@ -81,6 +87,19 @@ dw_status dw__problem_compare(dw__problem *problem, dw__comparison *comparison, 
 // The relative error that every row may have: 3e-3, or wide 1.5e-2. And how far a log-sum-exp may be off.
 double dw__least_bound(bool wide);
 double dw__lse_bound(double exact, bool wide);
+
+// ---- K and V of GQA (src/planes.c) ----------------------------------------------------------------------------
+// Strides in elements; `first`: where the plane begins in its pool.
+typedef struct dw__plane {
+  int64_t page, token, head, first;
+  int size;  // of a head's vector
+} dw__plane;
+void dw__planes_lay(const dw_shape *shape, dw__planes kind, int strided, dw__plane *k, dw__plane *v);
+static inline bool dw__planes_share(dw__planes kind) { return kind == DW__PLANES_IN_TOKEN || kind == DW__PLANES_IN_PAGE; }
+// Elements from the pool's begin to behind the plane's last one.
+size_t dw__plane_extent(const dw_shape *shape, const dw__plane *plane, int64_t pages);
+int64_t dw__plane_place(const dw_shape *shape, const dw__plane *plane, int64_t slot, int head);
+void dw__planes_args(const dw__plane *k, const dw__plane *v, dw_args *args);
 
 // ---- trees (src/tree.c) ---------------------------------------------------------------------------------------
 // Parents of a random tree: root -1 (several roots may occur after the first node with small probability), parent < child.

@@ -9,6 +9,7 @@
 //
 // grid (row groups, KV ranges, batch), 512 threads.
 #pragma once
+#include "fragments.cuh"
 
 // ---- layout ---------------------------------------------------------------------------------------------------
 constexpr int WARPGROUP = 128;
@@ -201,15 +202,6 @@ struct Query {
 DEV u32 greatest(const u32x4 &v) {
   const u32 a = v.x > v.y ? v.x : v.y, b = v.z > v.w ? v.z : v.w;
   return a > b ? a : b;
-}
-
-// Turns a 4 x 4 matrix of words held by the four lanes of a quad (lane = row) around.
-DEV void transpose_quad(u32x4 &v) {
-  const bool odd = lane_id() & 1, high = lane_id() & 2;
-  const u32 s0 = shuffle_xor(odd ? v.x : v.y, 1), s1 = shuffle_xor(odd ? v.z : v.w, 1);
-  const u32 a0 = odd ? s0 : v.x, a1 = odd ? v.y : s0, a2 = odd ? s1 : v.z, a3 = odd ? v.w : s1;
-  const u32 t0 = shuffle_xor(high ? a0 : a2, 2), t1 = shuffle_xor(high ? a1 : a3, 2);
-  v = u32x4{high ? t0 : a0, high ? t1 : a1, high ? a2 : t0, high ? a3 : t1};
 }
 
 // Byte `at` of a row of q.
@@ -477,7 +469,7 @@ struct SoftmaxRow {
   int position;     // first one of this lane among 16
   int node;         // of the request; -1: no such row
   int first;        // position of the first token that it may see, if there is a window
-  float scale;      // that takes scores to log2 units
+  float scale;      // KV in e4m3: of its scores
   float max;        // so far, in log2 units; -inf before the first visible token
   // Sums of the weights, one per token position so that both kinds of row add up in one order: as computed, for the log-sum-exp,
   // and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
@@ -567,15 +559,24 @@ DEV void softmax_read(smem_addr scores, SoftmaxRow<L, T> &x) {
 }
 // Known once the first scores are there.
 template <int L, int T>
-DEV void softmax_scale(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
-  x.scale = p.scale_log2 * stored_scale(p.k_scale);
+DEV void softmax_unit(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
+  x.scale = (WITH_SOFT_CAP ? 1.f : p.scale_log2) * stored_scale(p.k_scale);  // a soft cap applies the softmax scale itself
   if (NARROW_QUERY) x.scale *= query_unit(greatest(lds_u32x4(c.shared + QUERY_MOST + x.row * 16)));
 }
-// Scales, and hides what the node does not see.
+// Scales and caps. True if soft_cap_far is due: `raw` is for that.
 template <int L, int T>
-DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int t0, bool edge) {
+DEV bool softmax_scale(const dw_params &p, const CapSeries &cap, SoftmaxRow<L, T> &x, float (&raw)[SoftmaxRow<L, T>::ALL]) {
 #pragma unroll
-  for (int i = 0; i < x.ALL; i++) x.s[i] *= KV_E4M3 ? x.scale : p.scale_log2;
+  for (int i = 0; i < x.ALL; i++) {
+    if (KV_E4M3) x.s[i] *= x.scale;
+    raw[i] = x.s[i];
+    if (!WITH_SOFT_CAP && !KV_E4M3) x.s[i] *= p.scale_log2;
+  }
+  return WITH_SOFT_CAP && soft_cap_near(cap, raw, x.s);
+}
+// Hides what the node does not see.
+template <int L, int T>
+DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, float (&raw)[SoftmaxRow<L, T>::ALL], int t0, bool edge) {
   x.poison = false;
   if (edge) {
     const u32 visible = softmax_visible(p, c, x, t0);
@@ -584,6 +585,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
       if (visible >> (i / T * 16 + score_token(x.position + i % T)) & 1) continue;
       x.poison |= !(fabsf(x.s[i]) < INF);
       x.s[i] = MINUS_INF;
+      raw[i] = 0.f;
     }
   }
 }
@@ -709,16 +711,10 @@ DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
 // Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
 // scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
 // a token keeps its NaN through the score.)
-DEV u32 finite_elements(u32 w) {
-  if (KV_E4M3) {
+DEV u32 finite_bytes(u32 w) {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-      if ((w >> 8 * i & 0x7f) == 0x7f) w &= ~(0xffu << 8 * i);
-    return w;
-  }
-  const u32 exponent = MUL_F16 ? 0x7c00u : 0x7f80u;
-  if ((w & exponent) == exponent) w &= 0xffff0000u;
-  if ((w >> 16 & exponent) == exponent) w &= 0x0000ffffu;
+  for (int i = 0; i < 4; i++)
+    if ((w >> 8 * i & 0x7f) == 0x7f) w &= ~(0xffu << 8 * i);
   return w;
 }
 DEV void clean_tile(const Cta &c, int slot, int thread) {
@@ -726,9 +722,8 @@ DEV void clean_tile(const Cta &c, int slot, int thread) {
   constexpr int CHUNKS = LATENT_BYTES / 16;
   for (int i = thread; i < TILE * CHUNKS; i += WARPGROUP) {
     const smem_addr at = tile + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
-    u32x4 v = lds_u32x4(at);
-    v = u32x4{finite_elements(v.x), finite_elements(v.y), finite_elements(v.z), finite_elements(v.w)};
-    sts_u32x4(at, v);
+    const u32x4 v = lds_u32x4(at);
+    sts_u32x4(at, KV_E4M3 ? u32x4{finite_bytes(v.x), finite_bytes(v.y), finite_bytes(v.z), finite_bytes(v.w)} : finite_halves(v));
   }
   fence_proxy_async();  // the slot's next load comes through the copy engine
 }
@@ -757,8 +752,8 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
   if (KV_E4M3 && c.tiles.count) {
     scores.wait_full(c.shared + BAR_SCORES_FULL);
-    if (has_x) softmax_scale(p, c, x);
-    if (TAIL) softmax_scale(p, c, y);
+    if (has_x) softmax_unit(p, c, x);
+    if (TAIL) softmax_unit(p, c, y);
   }
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
@@ -769,8 +764,11 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (TAIL) softmax_read(read, y);
     scores.arrive(c.shared + BAR_SCORES_EMPTY);
 
-    softmax_mask(p, c, x, t0, edge);
-    if (TAIL) softmax_mask(p, c, y, t0, edge);
+    float raw_x[x.ALL], raw_y[y.ALL];
+    bool far = softmax_scale(p, cap, x, raw_x);
+    softmax_mask(p, c, x, raw_x, t0, edge);
+    if (TAIL) far |= softmax_scale(p, cap, y, raw_y);
+    if (TAIL) softmax_mask(p, c, y, raw_y, t0, edge);
     if (edge) {
       // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
       const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
@@ -780,21 +778,14 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
       if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
     }
     float weights_x[x.ALL], weights_y[y.ALL], factor_x = 1.f, factor_y = 1.f;
-    const SoftmaxRow<4, 4> raw_x = x;
-    const SoftmaxRow<16, 1> raw_y = y;
-    bool far = false;
-    if (WITH_SOFT_CAP) {
-      far = soft_cap_near(cap, x.s);
-      if (TAIL) far |= soft_cap_near(cap, y.s);
-    }
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
     bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(largest(y.s) > y.max);
     if (WITH_SOFT_CAP && grow_x) {
       if (vote_any(far)) {
-        soft_cap_far(p, raw_x.s, x.s);
+        soft_cap_far(p, raw_x, x.s);
         softmax_weights(x, weights_x);
-        if (TAIL) soft_cap_far(p, raw_y.s, y.s);
+        if (TAIL) soft_cap_far(p, raw_y, y.s);
         if (TAIL) softmax_weights(y, weights_y);
         grow_y = TAIL && vote_any(largest(y.s) > y.max);
       }
@@ -1033,18 +1024,6 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
-// The row tiles of a request, spread over its groups as evenly as they go: how many group `g` has, and its first.
-DEV int group_tiles(const dw_params &p, const Request &r, int g, int *first) {
-  int each = p.group_tiles, more = p.group_more;  // of a request with p.width nodes; a division costs 0.05 us here
-  if (CHECKED || rows_vary(p)) {
-    const int tiles = (r.rows() + 7) / 8;
-    each = tiles / (int)gridDim.x;
-    more = tiles % (int)gridDim.x;
-  }
-  *first = g * each + (g < more ? g : more);
-  return each + (g < more);
-}
-
 // All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later.
 template <int NT>
 DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
@@ -1091,7 +1070,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
     c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
     c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
     c.slot = work.share.first_slot + work.range;
-    nt = group_tiles(p, c.request, blockIdx.x, &c.first_row);
+    nt = group_tiles(p, c.request.rows(), gridDim.x, blockIdx.x, &c.first_row);
     c.first_row *= 8;
     c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
   }

@@ -1645,9 +1645,9 @@ static void bad_specs_are_refused(void **state) {
   assert_refused(&spec, "mask_shared");
   spec = usual(), spec.mask_shared = 1, spec.mask_kind = DW_MASK_BYTES_QLEN;
   assert_refused(&spec, "mask_shared");
-  spec = usual();
+  spec = usual(), spec.kv_rope = 1;
   dw_preset_shape("qwen3-8b", &spec.shape, NULL);
-  assert_refused(&spec, "attention");
+  assert_refused(&spec, "kv_rope");
 }
 
 static void oracle_refuses_bad_arguments(void **state) {
@@ -1685,7 +1685,8 @@ static void oracle_refuses_bad_arguments(void **state) {
   assert_string_equal(e.field, "kv_len[0]");
   dw_shape gqa;
   dw_preset_shape("qwen3-8b", &gqa, NULL);
-  assert_int_equal(dw__oracle_exact(&gqa, &p->args, 1, p->out64, p->lse64, &e), DW_NOT_APPLICABLE);
+  assert_int_equal(dw__oracle_exact(&gqa, &p->args, 1, p->out64, p->lse64, &e), DW_BAD_ARGUMENT);
+  assert_string_equal(e.field, "v");
   p->args.batch = -1;
   assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
   dw__problem_free(p);

@@ -49,6 +49,7 @@ class Family(IntEnum):
     REFERENCE = 0
     SPLIT = 1
     ROWSPLIT = 2
+    GROUPED = 3
 
 
 class CallKind(IntEnum):
@@ -281,6 +282,11 @@ class Args(Structure):
         ("kv_token_stride", c_int64),
         ("kv_page_stride", c_int64),
         ("kv_pages", c_int),
+        ("kv_head_stride", c_int64),
+        ("v", c_void_p),
+        ("v_token_stride", c_int64),
+        ("v_page_stride", c_int64),
+        ("v_head_stride", c_int64),
         ("kv_rope", c_void_p),
         ("kv_rope_token_stride", c_int64),
         ("kv_rope_page_stride", c_int64),
