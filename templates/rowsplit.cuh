@@ -361,10 +361,38 @@ DEV void score_16(smem_addr keys, const Query<NT> &q, float (&s)[NT][4]) {
     for (int t = 0; t < NT; t++) mma_mul(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
   }
 }
-// An ldmatrix.x4 has two steps of 16 tokens; the halves of a tile take turns. Where the steps are odd, the last one is alone.
+// An ldmatrix.x4 has two steps of 16 tokens, or, with products in e4m3, one of twice as many dimensions, which meets both parts of q. The
+// halves of a tile take turns. Where the steps are odd, the last one is alone.
+template <int NT>
+DEV void score_pair(const u32 (&r)[4], const Query<NT> &q, int k, float (&s)[NT][4]) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    u32 a[4];
+    if (!E4M3_MMA) key_step(a, r[2 * i], r[2 * i + 1]);
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+      const u32 part[2] = {q.b[k][t][i], q.b[k + 1][t][i]};
+      if (E4M3_MMA) mma_m16n8k32_e4m3(s[t], r, part);
+      else mma_mul(s[t], a, q.b[k + i][t]);
+    }
+  }
+}
+template <int NT>
+DEV void score_last(const u32 (&r)[2], const Query<NT> &q, float (&s)[NT][4]) {
+  u32 a[4];
+  if (!E4M3_MMA) key_step(a, r[0], r[1]);
+#pragma unroll
+  for (int i = 0; i < (E4M3_MMA ? 2 : 1); i++)
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+      const u32 part[1] = {q.b[K_STEPS - 1][t][i]};
+      if (E4M3_MMA) mma_m16n8k16_e4m3(s[t], r, part);
+      else mma_mul(s[t], a, q.b[K_STEPS - 1][t]);
+    }
+}
 template <int NT>
 DEV void score_e4m3(smem_addr keys, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
-  constexpr int PAIRS = K_STEPS / 2, LOADS = HALVES * PAIRS;
+  constexpr int LOADS = K_STEPS / 2 * HALVES;
   const auto place = [&](int i) { return keys + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32; };
   u32 raw[E4M3_AHEAD + 1][4], last[HALVES][2];
 #pragma unroll
@@ -375,58 +403,10 @@ DEV void score_e4m3(smem_addr keys, const Query<NT> &q, float (&s)[HALVES][NT][4
     if (K_STEPS % 2 && i == LOADS - HALVES)
 #pragma unroll
       for (int h = 0; h < HALVES; h++) ldmatrix_x2(last[h], place(LOADS + h));
-    const u32(&r)[4] = raw[i % (E4M3_AHEAD + 1)];
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      u32 a[4];
-      key_step(a, r[2 * k], r[2 * k + 1]);
-#pragma unroll
-      for (int t = 0; t < NT; t++) mma_mul(s[i % HALVES][t], a, q.b[i / HALVES * 2 + k][t]);
-    }
+    score_pair<NT>(raw[i % (E4M3_AHEAD + 1)], q, i / HALVES * 2, s[i % HALVES]);
   }
-  if (K_STEPS % 2 == 0) return;
 #pragma unroll
-  for (int h = 0; h < HALVES; h++) {
-    u32 a[4];
-    key_step(a, last[h][0], last[h][1]);
-#pragma unroll
-    for (int t = 0; t < NT; t++) mma_mul(s[h][t], a, q.b[K_STEPS - 1][t]);
-  }
-}
-
-// Products in e4m3: 32 dimensions a step, each part of q once.
-template <int NT>
-DEV void score_parts(smem_addr keys, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
-  constexpr int PAIRS = K_STEPS / 2, LOADS = HALVES * PAIRS;
-  const auto place = [&](int i) { return keys + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32; };
-  u32 a[E4M3_AHEAD + 1][4], last[HALVES][2];
-#pragma unroll
-  for (int i = 0; i < E4M3_AHEAD && i < LOADS; i++) ldmatrix_x4(a[i], place(i));
-#pragma unroll
-  for (int i = 0; i < LOADS; i++) {
-    if (i + E4M3_AHEAD < LOADS) ldmatrix_x4(a[(i + E4M3_AHEAD) % (E4M3_AHEAD + 1)], place(i + E4M3_AHEAD));
-    if (K_STEPS % 2 && i == LOADS - HALVES)
-#pragma unroll
-      for (int h = 0; h < HALVES; h++) ldmatrix_x2(last[h], place(LOADS + h));
-    const int k = i / HALVES * 2;
-#pragma unroll
-    for (int part = 0; part < 2; part++)
-#pragma unroll
-      for (int t = 0; t < NT; t++) {
-        const u32 b[2] = {q.b[k][t][part], q.b[k + 1][t][part]};
-        mma_m16n8k32_e4m3(s[i % HALVES][t], a[i % (E4M3_AHEAD + 1)], b);
-      }
-  }
-  if (K_STEPS % 2 == 0) return;
-#pragma unroll
-  for (int h = 0; h < HALVES; h++)
-#pragma unroll
-    for (int part = 0; part < 2; part++)
-#pragma unroll
-      for (int t = 0; t < NT; t++) {
-        const u32 b[1] = {q.b[K_STEPS - 1][t][part]};
-        mma_m16n8k16_e4m3(s[h][t], last[h], b);
-      }
+  for (int h = 0; h < HALVES && K_STEPS % 2; h++) score_last<NT>(last[h], q, s[h]);
 }
 
 template <int NT>
@@ -441,8 +421,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int h = 0; h < HALVES; h++)
 #pragma unroll
       for (int t = 0; t < NT; t++) s[h][t][0] = s[h][t][1] = s[h][t][2] = s[h][t][3] = 0.f;
-    if (E4M3_MMA) score_parts<NT>(keys, q, s);
-    else if (KV_E4M3) score_e4m3<NT>(keys, q, s);
+    if (KV_E4M3) score_e4m3<NT>(keys, q, s);
     else score_16<NT>(keys, q, s[0]);
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
 #pragma unroll
