@@ -252,11 +252,11 @@ void cli_variant_text(const dw_variant *variant, char text[DW_TEXT_MAX]) {
   dw_variant_parse("", &normal, NULL);
   dw_variant_print(variant, all, sizeof all);
   dw_variant_print(&normal, usual, sizeof usual);
-  // Both texts name the same parameters in the same order. The first, the family, is always shown.
+  // Both texts name the same parameters in the same order, features that are on behind them. The first, the family, is always shown.
   size_t used = 0;
   char *rest = NULL, *rest_usual = NULL, *item = strtok_r(all, ",", &rest), *other = strtok_r(usual, ",", &rest_usual);
-  for (; item && other; item = strtok_r(NULL, ",", &rest), other = strtok_r(NULL, ",", &rest_usual)) {
-    if (used && strcmp(item, other) == 0) continue;
+  for (; item; item = strtok_r(NULL, ",", &rest), other = other ? strtok_r(NULL, ",", &rest_usual) : NULL) {
+    if (used && other && strcmp(item, other) == 0) continue;
     used += (size_t)snprintf(text + used, DW_TEXT_MAX - used, "%s%s", used ? "," : "", item);
   }
 }

@@ -24,6 +24,8 @@ dw_status dw__problem_solve(dw__problem *problem, int threads, dw_error *error) 
 
 // ---- bounds ---------------------------------------------------------------------------------------------------
 
+double dw__least_bound(bool wide) { return wide ? 1.5e-2 : 3e-3; }
+
 static double norm(const double *values, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; i++) sum += values[i] * values[i];
@@ -49,7 +51,7 @@ static dw_status make_bounds(dw__problem *problem, dw_error *error) {
     const double *exact = problem->out64 + i * v;
     double size = norm(exact, v);
     double usual = size > 0 ? distance(out + i * v, exact, v) / size : 0;
-    bounds[i] = size > 0 ? fmax(1.5 * usual, 3e-3) : 0;
+    bounds[i] = size > 0 ? fmax(1.5 * usual, dw__least_bound(problem->wide_bound)) : 0;
   }
   dw__release(lse);
   dw__release(out);
@@ -67,6 +69,7 @@ typedef struct pair {
   int worst_element;
   double worst_found, worst_exact;
   double lse_found, lse_exact;
+  bool wide;   // bounds
   long close;  // elements within one unit in the last place
 } pair;
 
@@ -127,9 +130,13 @@ static const char *result_at(const dw__problem *problem, size_t vector) {
   return (const char *)problem->args.out + element * (int64_t)dw__dtype_size(shape->out);
 }
 
-static double lse_bound(const pair *p) {
-  return isinf(p->lse_exact) ? 0 : lse_allowed + lse_allowed_relative * fabs(p->lse_exact);
+// That of a score is what the e4m3 parts of q leave.
+double dw__lse_bound(double exact, bool wide) {
+  if (isinf(exact)) return 0;
+  return wide ? 3e-2 + 1e-3 * fabs(exact) : lse_allowed + lse_allowed_relative * fabs(exact);
 }
+
+static double lse_bound(const pair *p) { return dw__lse_bound(p->lse_exact, p->wide); }
 
 static bool is_wrong(const pair *p) { return !(p->error.relative <= p->error.bound) || !(p->error.lse <= lse_bound(p)); }
 
@@ -198,7 +205,8 @@ static dw_status check_outside(dw__problem *problem, dw__comparison *comparison,
 
 static pair pair_of(const dw__problem *problem, int request, int row, int head, size_t vector) {
   const dw__problem_memory *memory = problem->memory;
-  pair p = {.error = {.request = request, .row = row, .head = head, .bound = memory->bounds[vector]}};
+  pair p = {.error = {.request = request, .row = row, .head = head, .bound = memory->bounds[vector]},
+            .wide = problem->wide_bound};
   pair_out(problem, result_at(problem, vector), problem->out64 + vector * (size_t)problem->spec.shape.head_dim_v, &p);
   pair_lse(problem, vector, &p);
   return p;

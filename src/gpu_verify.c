@@ -211,14 +211,14 @@ typedef struct row_verdict {
   bool wrong;
 } row_verdict;
 
-static row_verdict judge_row(const dw_tool_row *found, int request, int row, int head) {
+static row_verdict judge_row(const dw_tool_row *found, int request, int row, int head, bool wide) {
   row_verdict v = {.row = {.request = request, .row = row, .head = head, .relative = found->relative}};
   if (!found->compared || isnan(found->relative)) v.row.relative = INFINITY;
-  v.row.bound = found->norm > 0 ? fmax(1.5 * found->plain, 3e-3) : 0;
+  v.row.bound = found->norm > 0 ? fmax(1.5 * found->plain, dw__least_bound(wide)) : 0;
   bool nothing = isinf(found->lse_exact) && isinf(found->lse) && found->lse < 0;
   v.row.lse = nothing ? 0 : fabs(found->lse - found->lse_exact);
   if (isnan(v.row.lse)) v.row.lse = INFINITY;
-  v.lse_bound = isinf(found->lse_exact) ? 0 : 2e-3 + 2e-6 * fabs(found->lse_exact);
+  v.lse_bound = dw__lse_bound(found->lse_exact, wide);
   v.wrong = !(v.row.relative <= v.row.bound) || !(v.row.lse <= v.lse_bound);
   return v;
 }
@@ -250,7 +250,7 @@ static void add(dw__comparison *comparison, const row_verdict *v, const dw_tool_
   s->close += found->close;
 }
 
-static dw_status compare_rows(const dw_shape *shape, int batch, const dw_tool_row *rows, const int *row_counts,
+static dw_status compare_rows(const dw_shape *shape, int batch, const dw_tool_row *rows, const int *row_counts, bool wide,
                               dw__comparison *comparison, dw_error *error) {
   dw_status status = DW_OK;
   sums s = {0};
@@ -259,7 +259,7 @@ static dw_status compare_rows(const dw_shape *shape, int batch, const dw_tool_ro
   for (int b = 0; b < batch; b++)
     for (int row = 0; row < row_counts[b]; row++)
       for (int head = 0; head < shape->heads; head++, found++) {
-        row_verdict v = judge_row(found, b, row, head);
+        row_verdict v = judge_row(found, b, row, head, wide);
         add(comparison, &v, found, &s);
         if (v.wrong && !status) status = report(&v, error);
       }
@@ -269,7 +269,7 @@ static dw_status compare_rows(const dw_shape *shape, int batch, const dw_tool_ro
   return status;
 }
 
-dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, const int *rows,
+dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, const int *rows, bool wide,
                                 dw__comparison *comparison, dw_error *error) {
   int64_t vectors = 0;
   for (int b = 0; b < args->batch; b++) vectors += (int64_t)rows[b] * shape->heads;
@@ -287,7 +287,7 @@ dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, con
       dw__gpu_tool_run(judge->tools, DW__TOOL_COMPARE, (unsigned)dw__ceil_div((int64_t)shape->width * shape->heads, DW_T_WARPS),
                        (unsigned)args->batch, 1, &p, error);
   if (!status) status = dw__gpu_download(judge->gpu, found, p.rows, bytes, error);
-  if (!status) status = compare_rows(shape, args->batch, found, rows, comparison, error);
+  if (!status) status = compare_rows(shape, args->batch, found, rows, wide, comparison, error);
   dw__release(found);
   return status;
 }
@@ -535,7 +535,8 @@ dw_status dw__gpu_trial_compare(trial *t, dw__comparison *comparison, dw_error *
   dw_status status = dw__gpu_sync(t->gpu, error);
   if (!status) status = check_report(t, error);
   if (!status)
-    status = dw__gpu_judge_compare(t->judge, &t->check->shape, &t->args, dw__gpu_problem_rows(t->problem), comparison, error);
+    status = dw__gpu_judge_compare(t->judge, &t->check->shape, &t->args, dw__gpu_problem_rows(t->problem),
+                                   t->check->variant.e4m3_mma, comparison, error);
   if (!status) status = dw__gpu_problem_outside(t->problem, &outside, error);
   if (status || !outside) return status;
   comparison->outside_written = true;

@@ -363,6 +363,77 @@ static const named cases[] = {
   A30(1),
   A30(2),
   A30(8),
+  {.name = "a03_slots_far_apart_e4m3",
+   .shape = "h=16,t=4,kv=e4m3",
+   .spec = {.batch = 3, SLOTS, CHAIN, .index64 = 1, .pool_tokens = 9000000, .stored_scale = 0.25f},
+   .prefix = LIST(1000, 23000, 5)},
+  {.name = "a11_lengths_1_to_5_e4m3",
+   .shape = "h=32,t=1,kv=e4m3",
+   .spec = {.batch = 5, TABLE, CHAIN},
+   .prefix = LIST(0, 1, 2, 3, 4),
+   .declared = 1048576},
+  {.name = "a13_batches_in_the_merge_e4m3",
+   .shape = "h=24,t=8,kv=e4m3",
+   .spec = {.batch = 5, SLOTS, PARENTS, .ragged = 1, .stored_scale = 2},
+   .prefix = LIST(1000, 370, 0, 5260, 16),
+   .rows = LIST(8, 8, 3, 1, 5),
+   .split = 720,
+   .asks = DW__ASK_OWN_RUNS},
+  {.name = "a23_unequal_widths_e4m3",
+   .shape = "h=4,t=37,qk=192,v=128,kv=e4m3",
+   .spec = {.batch = 12, TABLE, QLEN, .stored_scale = 0.5f},
+   .prefix = LIST(17, 5, 300)},
+  {.name = "a25_window_and_tree_e4m3",
+   .shape = "h=64,t=4,kv=e4m3",
+   .spec = {.batch = 2, TABLE, .mask_kind = DW_MASK_BITS, STAR, .window = 128},
+   .prefix = LIST(1000, 90)},
+  {.name = "a27_sinks_e4m3",
+   .shape = "h=64,t=4,kv=e4m3",
+   .spec = {.batch = 4, TABLE, PARENTS, .sinks = 1, .stored_scale = 0.01f},
+   .prefix = LIST(400, 0, 2000, 7)},
+#define FP8_HEADS(id, heads, t, n)                                                                                  \
+  {                                                                                                                 \
+    .name = id "_" #heads "_heads_" #t "_rows_batch_" #n "_e4m3", .shape = "h=" #heads ",t=" #t ",page=64,kv=e4m3", \
+    .spec = {.batch = n, TABLE, PARENTS, .stored_scale = 0.25f},                                                    \
+    .prefix = LIST(131072 - t, 1000, 23000, 5700, 91000, 0, 17, 300)                                                \
+  }
+  FP8_HEADS("a28", 12, 1, 64),
+  FP8_HEADS("a28", 12, 8, 3),
+  FP8_HEADS("a29", 4, 1, 1),
+  FP8_HEADS("a29", 4, 4, 64),
+  FP8_HEADS("a29", 8, 4, 3),
+  FP8_HEADS("a29", 8, 9, 1),
+#define A34(t)                                                                                                      \
+  {.name = "a34_" #t "_rows_chain",                                                                                 \
+   .shape = "h=16,t=" #t ",kv=e4m3",                                                                                \
+   .spec = {.batch = 3, TABLE, CHAIN, .stored_scale = 0.5f},                                                        \
+   .prefix = LIST(5700, 33, 0)},                                                                                    \
+  {                                                                                                                 \
+    .name = "a34_" #t "_rows_tree", .shape = "h=16,t=" #t ",page=64,kv=e4m3", .spec = {.batch = 3, TABLE, PARENTS}, \
+    .prefix = LIST(5700, 33, 0)                                                                                     \
+  }
+  A34(1),
+  A34(2),
+  A34(3),
+  A34(4),
+  A34(5),
+  A34(6),
+  A34(7),
+  A34(8),
+  A34(9),
+  {.name = "a38_scaled_prefix_of_another_rank",
+   .shape = "h=16,t=16,kv=e4m3",
+   .spec = {.batch = 3, TABLE_PREFIX, PARENTS, .drafts_elsewhere = 1, .lse_base_e = 1, .stored_scale = 0.5f},
+   .prefix = LIST(4096, 0, 7)},
+  {.name = "a39_saturated",
+   .shape = "h=16,t=9,kv=e4m3",
+   .spec = {.batch = 2, TABLE, PARENTS, .stored_scale = 0.002f},
+   .prefix = LIST(5700, 17)},
+  {.name = "a40_no_scale_in_a_capture",
+   .shape = "h=16,t=4,kv=e4m3",
+   .spec = {.batch = 2, TABLE, PARENTS},
+   .prefix = LIST(5700, 17),
+   .mode = DW__CAPTURE_GLOBAL + 1},
   {.name = "a32_latent_256_rope_64",
    .shape = "h=16,t=5,qk=320,v=256",
    .spec = {.batch = 3, TABLE, PARENTS},
@@ -477,6 +548,14 @@ static const named cases[] = {
    .shape = "h=16,t=4",
    .spec = {.batch = 2, TABLE, PARENTS, .q_scale = 1000, .kv_scale = 0.001f},
    .prefix = LIST(5700, 17)},
+  {.name = "range_of_e4m3_large",
+   .shape = "h=16,t=4,kv=e4m3",
+   .spec = {.batch = 2, TABLE, PARENTS, .q_scale = 0.00001f, .kv_scale = 100000, .stored_scale = 3000},
+   .prefix = LIST(5700, 17)},
+  {.name = "range_of_e4m3_small",
+   .shape = "h=16,t=4,kv=e4m3",
+   .spec = {.batch = 2, TABLE, PARENTS, .q_scale = 100000, .kv_scale = 0.00001f, .stored_scale = 0.0000005f},
+   .prefix = LIST(5700, 17)},
   {.name = "c31_nothing_allocated", .shape = "h=16,t=65", .spec = {.batch = 3, TABLE, PARENTS}, .prefix = LIST(300, 17, 0)},
   {.name = "c32_first_in_the_graph_early",
    .shape = "h=16,t=4",
@@ -486,6 +565,14 @@ static const named cases[] = {
    .shape = "h=16,t=4",
    .spec = {.batch = 2, TABLE, PARENTS},
    .prefix = LIST(2300, 17)},
+#define D05(heads, batch_size)                                                                                      \
+  {                                                                                                                 \
+    .name = "d05_bytes_" #heads "_heads_batch_" #batch_size, .shape = "h=" #heads ",t=7,kv=e4m3",                   \
+    .spec = {.batch = batch_size, SLOTS, FULL, .strided = 1, .stored_scale = 0.3f}, .prefix = LIST(1020, 2048, 333) \
+  }
+  D05(64, 3),
+  D05(64, 1),
+  D05(8, 3),
 #define D03(pages)                                                                                                        \
   {                                                                                                                       \
     .name = "d03_slots_of_pages_of_" #pages, .shape = "h=16,t=9,page=" #pages,                                            \

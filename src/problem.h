@@ -52,10 +52,11 @@ typedef struct dw__problem {
   dw_args args;  // host pointers; workspace NULL
   size_t q_bytes, out_bytes, lse_bytes, kv_bytes, index_bytes, indptr_bytes, table_bytes, mask_bytes, draft_slots_bytes;
   size_t q_rope_bytes, kv_rope_bytes, positions_bytes;
-  size_t v_bytes;  // 0 where V lies in K's pool
-  double *out64;   // [total_q, heads, v]
-  double *lse64;   // [total_q, heads], in the base asked for; -inf where nothing is visible
-  void *memory;    // owner of everything above
+  size_t v_bytes;   // 0 where V lies in K's pool
+  double *out64;    // [total_q, heads, v]
+  double *lse64;    // [total_q, heads], in the base asked for; -inf where nothing is visible
+  bool wide_bound;  // set before the first comparison: for a variant with e4m3_mma, whose class has wider bounds
+  void *memory;     // owner of everything above
 } dw__problem;
 
 dw_status dw__problem_make(const dw__problem_spec *spec, dw__problem **problem, dw_error *error);
@@ -83,6 +84,9 @@ typedef struct dw__comparison {
 // Compares args.out and args.lse row by row with the oracle. The bound of a row is max(1.5 x the error of a plain fp32-accumulate
 // kernel with P rounded to the KV type (computed here too), 3e-3). DW_WRONG_RESULT with the first bad row in the error.
 dw_status dw__problem_compare(dw__problem *problem, dw__comparison *comparison, dw_error *error);
+// The relative error that every row may have: 3e-3, or wide 1.5e-2. And how far a log-sum-exp may be off.
+double dw__least_bound(bool wide);
+double dw__lse_bound(double exact, bool wide);
 
 // ---- K and V of GQA (src/planes.c) ----------------------------------------------------------------------------
 // Strides in elements; `first`: where the plane begins in its pool.

@@ -414,7 +414,10 @@ static void shrink_shape(dw__case *c, int step) {
     case 4: c->shape.page = 1; break;
     case 5: c->shape.page = least(c->shape.page, 16); break;
     case 6: c->shape.out = c->shape.q; break;
-    case 7: c->shape.q = c->shape.kv = c->shape.out = DW_BF16; break;
+    case 7:
+      c->shape.q = c->shape.kv = c->shape.out = DW_BF16;
+      c->variant.wide_tile = 0;
+      break;
     case 8: c->variant.setmaxnreg = 0; break;
     case 9: c->variant.n_tiles = 1; break;
     case 10: c->variant.call = DW_CALL_ANY; break;
@@ -423,7 +426,8 @@ static void shrink_shape(dw__case *c, int step) {
     case 13: c->variant.q_rope = 0; break;
     case 14: c->variant.kv_rope = 0; break;
     case 15: c->shape.heads /= c->shape.kv_heads, c->shape.kv_heads = 1; break;
-    case 16:
+    case 16: c->variant.wide_tile = 0; break;
+    case 17:
       c->shape.tree_nodes = 0;
       memset(c->shape.tree, 0, sizeof c->shape.tree);
       break;
@@ -431,7 +435,7 @@ static void shrink_shape(dw__case *c, int step) {
 }
 
 // The step-th way to make a case smaller. The cheap ones first, those that need another kernel last. False: there are no more.
-enum { SHAPE_STEPS = 17, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
+enum { SHAPE_STEPS = 18, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
 static bool smaller(dw__case *c, int step) {
   if (step == 0) return c->replay = 0, true;
   if (step == 1) return keep_requests(c, c->batch / 2, c->batch - c->batch / 2), true;

@@ -31,10 +31,13 @@ static int shared_limit(const dw_shape *shape) {
 
 // The layout of templates/rowsplit.cuh in the same order.
 static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) {
-  const size_t rows = 8 * (size_t)variant->n_tiles, slots = 4, score_buffers = 2, weight_buffers = 3;
-  const size_t ring = slots * 16 * ((size_t)shape->head_dim_qk * 2 + 16);
-  const size_t scores = score_buffers * 4 * rows * 64, weights = weight_buffers * rows * 32;
-  const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16, final = 2 * rows * 4;
+  const bool bytes = shape->kv == DW_E4M3, wide = variant->wide_tile;
+  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles == 5 ? 1 : 2;
+  const size_t rows = 8 * (size_t)variant->n_tiles, slots = !bytes ? 4 : wide ? 3 : 6;
+  const size_t ring = slots * halves * 16 * ((size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16);
+  const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
+  const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
+  const size_t final = 2 * rows * 4 + (bytes && (shape->q == DW_BF16 || variant->e4m3_mma) ? rows * 16 : 0);
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
   return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
 }
@@ -69,8 +72,8 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
-  if (s->kv == DW_E4M3)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "rowsplit does not widen elements yet");
+  if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
+  if (v->wide_tile && s->kv != DW_E4M3) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
   if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
@@ -151,6 +154,9 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
     if (v->combine == DW_COMBINE_FEW && v->combine_splits > 16)
       return no(e, "combine_splits", v->combine_splits, "1 to 16 with combine=few", "a thread holds all of them in registers");
   }
+  if (v->family != DW_ROWSPLIT && (v->wide_tile || v->e4m3_mma))
+    return dw__fail(e, DW_NOT_APPLICABLE, v->wide_tile ? "wide_tile" : "e4m3_mma", "set", "its normal value",
+                    "only rowsplit has this parameter");
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
   if (v->family == DW_GROUPED) return grouped_applicable(s, v, e);
   if (v->setmaxnreg || v->n_tiles != 1)
@@ -280,10 +286,12 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = way_to_combine(shape), .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
+  // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers.
+  v.wide_tile = shape->kv == DW_E4M3 && (v.setmaxnreg || v.n_tiles < 5);
   if (is_gqa(shape)) {  // as few row groups as there can be, as even as they go
     v.family = DW_GROUPED;
     v.n_tiles = dw__ceil_div(l->row_tiles, dw__ceil_div(l->row_tiles, grouped_tiles(shape)));
-    v.setmaxnreg = 0;
+    v.setmaxnreg = v.wide_tile = 0;
   }
   if (applicable(shape, &v)) return v;
   return (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = way_to_combine(shape), .combine_splits = 8};

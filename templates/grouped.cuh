@@ -70,7 +70,7 @@ DEV int row_index(const Cta &c, int row) {  // of the request
 }
 DEV int step_count(const Cta &c) { return (c.tiles.count + UNITS - 1) / UNITS; }
 DEV bool has_unit(const Cta &c, int step, int unit) { return step * UNITS + unit < c.tiles.count; }
-DEV int unit_token(const Cta &c, int step, int unit) { return (c.tiles.first + (step * UNITS + unit) * c.tiles.stride) * TILE; }
+DEV int unit_token(const Cta &c, int step, int unit) { return c.tiles.first + (step * UNITS + unit) * c.tiles.stride; }
 // Does a tile, or one of a step's, hold anything that some row may not see?
 DEV bool is_edge(const Cta &c, int t0) { return t0 + TILE > c.request.prefix || t0 < c.window_end; }
 DEV bool has_edge(const Cta &c, int step) {
@@ -122,7 +122,7 @@ DEV void view_rows(const dw_params &p, const Cta &c) {
   const int row = threadIdx.x;
   if (row >= ROWS) return;
   const int last = c.tiles.first + (c.tiles.count - 1) * c.tiles.stride;
-  const bool drafts = MASK_WORDS <= 2 && c.tiles.count && (last + 1) * TILE > c.request.prefix;
+  const bool drafts = MASK_WORDS <= 2 && c.tiles.count && last + TILE > c.request.prefix;
   u64 mask = 0;
   int first = -0x7fffffff;
   if (row < c.rows && (drafts || window(p))) {
@@ -452,7 +452,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
   for (int m = 0; m < V_TILES; m++)
 #pragma unroll
     for (int i = 0; i < OUT_TILES; i++) out.o[m][i][0] = out.o[m][i][1] = out.o[m][i][2] = out.o[m][i][3] = 0.f;
-  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, c.request.total < 0);
   c.window_end = 0;
 #pragma unroll 1
   for (int i = -1;; i++) {
@@ -491,7 +491,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM) dw_verify(con
   if (work.request >= 0) {
     const int groups = gridDim.x / KV_HEADS;
     c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
-    c.tiles = find_tiles(p, work, all_tiles(c.request), window_tile(p, c.request));
+    c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
     c.slot = work.share.first_slot + work.range;
     c.kv_head = blockIdx.x / groups;
     const int rows = c.request.nodes * GROUP;

@@ -76,6 +76,32 @@ DEV u32 pack_f16x2(float lo, float hi) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+// Four e4m3, exactly: elements 0 and 1 to lo, 2 and 3 to hi (sm_89 and later).
+DEV void unpack_e4m3x4(u32 x, u32 &lo, u32 &hi) {
+  asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }"
+      : "=r"(lo), "=r"(hi)
+      : "r"(x));
+}
+// Four floats to e4m3, x in bits 0-7: nearest even, at most 448 (sm_89 and later).
+DEV u32 pack_e4m3x4(float x, float y, float z, float w) {
+  u32 r;
+  asm("{ .reg .b16 a, b; cvt.rn.satfinite.e4m3x2.f32 a, %2, %1; cvt.rn.satfinite.e4m3x2.f32 b, %4, %3; mov.b32 %0, {a, b}; }"
+      : "=r"(r)
+      : "f"(x), "f"(y), "f"(z), "f"(w));
+  return r;
+}
+// Byte i of the result is byte (order >> 4 i & 7) of x (0-3) and y (4-7).
+DEV u32 permute_bytes(u32 x, u32 y, u32 order) {
+  u32 r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(order));
+  return r;
+}
+// Of each half the greater one, without sign (sm_90 and later).
+DEV u32 max_u16x2(u32 x, u32 y) {
+  u32 r;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+}
 DEV float bf16_to_float(u16 x) { return __uint_as_float((u32)x << 16); }
 DEV float f16_to_float(u16 x) {
   float r;
@@ -104,6 +130,11 @@ DEV u32 ldg_nc_u32(const void *p) {
 DEV u32 ldg_nc_u8(const void *p) {
   u32 v;
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+DEV u32x2 ldg_nc_v2(const void *p) {
+  u32x2 v;
+  asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
 DEV u32x4 ldg_nc_v4(const void *p) {
@@ -240,6 +271,18 @@ DEV void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// The same of e4m3, four a register (sm_89 and later): with k = 32, c = 4 (l % 4): a0 = A[g][c..], a1 = A[g+8][c..], a2 = A[g][c+16..],
+// a3 = A[g+8][c+16..]; b0 = B[c..][g], b1 = B[c+16..][g]. k = 16: a0, a1 and b0.
+DEV void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV void mma_m16n8k16_e4m3(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------

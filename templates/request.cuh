@@ -248,17 +248,13 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 // which few scores of a trained model need. With no cap the polynomial is the scale.
 struct SoftCap {
   float scale, a, b, most;  // most: magnitude of a product up to which the polynomial holds
-  float unit;
 };
-// Products are given in some `unit`: q . k is a product times it. Where this is used in a loop the compiler would fetch the parameters
-// in each round, and wait for them; not what depends on a `zero` that comes from memory.
-DEV SoftCap soft_cap_start(const dw_params &p, float unit, u32 zero = 0) {
+// Where this is used in a loop the compiler would fetch the parameters in each round, and wait for them; not what depends on a `zero`
+// that comes from memory.
+DEV SoftCap soft_cap_start(const dw_params &p, u32 zero = 0) {
   if (!WITH_SOFT_CAP) return SoftCap{};
-  const float square = unit * unit;
-  return SoftCap{bits_to_float(float_to_bits(p.scale_log2 * unit) + zero),
-                 bits_to_float(float_to_bits(p.cap_series[0] * unit * square) + zero),
-                 bits_to_float(float_to_bits(p.cap_series[1] * unit * square * square) + zero),
-                 bits_to_float(float_to_bits(p.cap_most / unit) + zero), unit};
+  return SoftCap{bits_to_float(float_to_bits(p.scale_log2) + zero), bits_to_float(float_to_bits(p.cap_series[0]) + zero),
+                 bits_to_float(float_to_bits(p.cap_series[1]) + zero), bits_to_float(float_to_bits(p.cap_most) + zero)};
 }
 DEV float soft_cap_near(const SoftCap &cap, float product) {
   const float square = product * product;
@@ -268,5 +264,5 @@ DEV float soft_cap_near(const SoftCap &cap, float product) {
 DEV float soft_cap(const dw_params &p, const SoftCap &cap, float product) {
   if (fabsf(product) <= cap.most) return soft_cap_near(cap, product);
   if (p.cap_log2 == 0.f) return product * cap.scale;
-  return p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(product * cap.unit * p.cap_exponent));
+  return p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(product * p.cap_exponent));
 }

@@ -40,7 +40,7 @@ DEV Token row_token(const dw_params &p, const Request &r, int row, int t) {
 }
 
 DEV void row_start(const dw_params &p, Row &row, const Vector<2> &q) {
-  const float scale_log2 = WITH_SOFT_CAP ? 1.f : p.scale_log2 * stored_scale(p.k_scale);  // a soft cap has it in its polynomial
+  const float scale_log2 = (WITH_SOFT_CAP ? 1.f : p.scale_log2) * stored_scale(p.k_scale);  // a soft cap has it in its polynomial
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) row.q[i] = q_to_float(q[lane_id() + 32 * i]) * scale_log2;
 #pragma unroll
@@ -56,7 +56,7 @@ DEV void add_token(const dw_params &p, Row &row, const Token &token) {
   for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(token.key[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
-  if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p, stored_scale(p.k_scale)), score);
+  if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p), score);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);

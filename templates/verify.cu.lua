@@ -19,6 +19,8 @@
 @ param.int("combine_splits", 1)
 @ param.string("call", {"any", "table"})
 @ param.flag("checked")
+@ param.flag("wide_tile")
+@ param.flag("e4m3_mma")
 @ param.flag("window")
 @ param.flag("soft_cap")
 @ param.flag("q_rope")
@@ -61,6 +63,7 @@ constexpr bool WITH_Q_ROPE = ${bool(q_rope)}, WITH_KV_ROPE = ${bool(kv_rope)};
 @ if family == "reference" then
 #include "reference.cuh"
 @ else
+constexpr int TILE = ${wide_tile and 32 or 16};  // tokens
 #include "schedule.cuh"
 constexpr bool PARTIAL_F16 = ${bool(family ~= "split")};
 #include "combine.cuh"
@@ -69,6 +72,7 @@ constexpr bool PARTIAL_F16 = ${bool(family ~= "split")};
 @   else
 constexpr int N_TILES = ${n_tiles};
 @     if family == "rowsplit" then
+constexpr bool E4M3_MMA = ${bool(e4m3_mma)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
 @     else

@@ -146,6 +146,27 @@ TEST(conversions_round_to_nearest_even) {
     if (isnan(f16_to_float((u16)i))) continue;
     CHECK_EQ(pack_f16x2(f16_to_float((u16)i), 0), i);
   }
+  for (u32 i = 0; i < 256; ++i) {
+    u32 lo, hi, exponent = i >> 3 & 15, other = i * 37 & 0xff;
+    unpack_e4m3x4(i | other << 8 | i << 24, lo, hi);
+    float want = ldexpf(exponent ? 8 + (i & 7) : i & 7, exponent ? (int)exponent - 10 : -9), found = f16_to_float((u16)lo);
+    CHECK_EQ(hi >> 16, lo & 0xffff);
+    CHECK_EQ(hi & 0xffff, 0);
+    if ((i & 0x7f) == 0x7f) CHECK_EQ(lo & 0xffff, 0x7fff);
+    else CHECK_EQ(found, i & 0x80 ? -want : want);
+    unpack_e4m3x4(other, hi, exponent);
+    CHECK_EQ(lo >> 16, hi & 0xffff);
+  }
+  for (u32 i = 0; i < 0x7e; ++i) {  // between two neighbours: the nearer one, from the middle the even one
+    u32 lo, hi;
+    unpack_e4m3x4(i | (i + 1) << 8, lo, hi);
+    float x = f16_to_float((u16)lo), y = f16_to_float((u16)(lo >> 16)), middle = (x + y) / 2;
+    CHECK_EQ(pack_e4m3x4(x, y, -middle, nextafterf(middle, x)), i | (i + 1) << 8 | ((i + 1) / 2 * 2 | 0x80) << 16 | i << 24);
+    CHECK_EQ(pack_e4m3x4(nextafterf(middle, y), 0, 0, 0), i + 1);
+  }
+  CHECK_EQ(pack_e4m3x4(500, -INFINITY, NAN, -0.0f), 0x807ffe7eu);
+  CHECK_EQ(permute_bytes(0x44332211, 0x88776655, 0x7315), 0x88442266u);
+  CHECK_EQ(max_u16x2(0x0001ffff, 0xfffe0002), 0xfffeffffu);
   CHECK_EQ(pack_bf16x2(NAN, INFINITY), 0x7f807fffu);
   CHECK_EQ(pack_f16x2(NAN, -INFINITY), 0xfc007fffu);
 }
@@ -349,6 +370,41 @@ template <bool bf16> void mma_kernel(const void *) {
   }
 }
 
+template <u32 K> void mma_e4m3_kernel(const void *) {
+  auto code = [](u32 i) { return (u32)(i * 2654435761u >> 13 & 0xff) % 0x7f | (i & 1) << 7; };  // no NaN
+  auto wide = [](u32 x) {
+    u32 lo, hi;
+    unpack_e4m3x4(x, lo, hi);
+    return f16_to_float((u16)lo);
+  };
+  auto A = [&](u32 i, u32 k) { return code(i * K + k); };
+  auto B = [&](u32 k, u32 j) { return code(1000 + k * 8 + j); };
+  u32 l = lane_id(), g = l / 4, c = l % 4 * 4, a[4] = {}, b[2] = {};
+  for (u32 i = 0; i < 4; ++i)
+    for (u32 r = 0; r < K / 8; ++r) a[r] |= A(g + r % 2 * 8, c + r / 2 * 16 + i) << 8 * i;
+  for (u32 i = 0; i < 4; ++i)
+    for (u32 r = 0; r < K / 16; ++r) b[r] |= B(c + r * 16 + i, g) << 8 * i;
+  float d[4] = {1, 2, 3, 4};
+  if (K == 32) {
+    mma_m16n8k32_e4m3(d, a, b);
+  } else {
+    mma_m16n8k16_e4m3(d, {a[0], a[1]}, {b[0]});
+  }
+  for (u32 e = 0; e < 4; ++e) {
+    double want = e + 1, size = 0;
+    for (u32 k = 0; k < K; ++k) {
+      double product = (double)wide(A(g + e / 2 * 8, k)) * wide(B(k, l % 4 * 2 + e % 2));
+      want += product;
+      size += fabs(product);
+    }
+    CHECK_NEAR(d[e], want, 1e-6 * size);
+  }
+}
+
+TEST(mma_e4m3_against_double) {
+  PASS(launch_of(mma_e4m3_kernel<32>, nullptr, 64, 0), __LINE__);
+  PASS(launch_of(mma_e4m3_kernel<16>, nullptr, 64, 0), __LINE__);
+}
 TEST(mma_bf16_against_double) { PASS(launch_of(mma_kernel<true>, nullptr, 64, 0), __LINE__); }
 TEST(mma_f16_against_double) { PASS(launch_of(mma_kernel<false>, nullptr, 64, 0), __LINE__); }
 

@@ -14,6 +14,7 @@
   X(HEADS, 1, 2, 4, 5, 6, 7, 8, 12, 16) /* that share a KV head */                    \
   X(KV_HEADS, 1, 2, 3, 8)                                                             \
   X(RECORD, 0, 1, 2, 3, 4, 5) /* index into records */                                \
+  X(TYPE, 0, 1)               /* index into types */                                  \
   X(PLANES, DW__PLANES_APART, DW__PLANES_BY_HEAD, DW__PLANES_IN_TOKEN, DW__PLANES_IN_PAGE)
 #define ROPE_AXES(X)
 static const int records[][2] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}, {64, 96}};
@@ -23,11 +24,17 @@ static const char *const family_names[] = {"plain_reference", "plain_split", "gr
 #define ATTENTION_AXES(X)                                                           \
   X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */ \
   X(SETMAXNREG, 0, 1)                                                               \
+  X(WIDE_TILE, 0, 1)                                                                \
+  X(E4M3_MMA, 0, 1)                                                                 \
   X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                        \
-  X(RECORD, 0, 1, 2, 3, 4) /* index into records */
+  X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                 \
+  X(TYPE, 0, 1, 2, 3)      /* index into types */
+// Of KV in e4m3: with 0.004 many elements are 448, with 60 most are subnormal.
+static const float kv_scales[] = {0, 0.25f, 0.004f, 60};
 #define ROPE_AXES(X) \
   X(Q_ROPE, 0, 1)    \
-  X(KV_ROPE, 0, 1)
+  X(KV_ROPE, 0, 1)   \
+  X(KV_SCALE, 0, 1, 2, 3) /* index into kv_scales */
 static const int records[][2] = {{576, 512}, {320, 256}, {192, 128}, {128, 128}, {96, 64}};
 static const int tiles_of[] = {1, 1, 1, 2, 3, 4, 5};
 static const char *const family_names[] = {"reference", "split",     "rowsplit1", "rowsplit2",
@@ -42,7 +49,6 @@ enum { FAMILIES = sizeof tiles_of / sizeof tiles_of[0] };
   X(FEATURES, 0, 1) /* code for what the call has, or for all there is */                                                \
   X(WIDTH, 1, 4, 9, 17, 31, 32, 33, 63, 64, 65, 128)                                                                     \
   X(PAGE, 1, 16, 48, 64)                                                                                                 \
-  X(TYPE, DW_BF16, DW_F16)                                                                                               \
   X(OUT, DW_BF16, DW_F16, DW_F32)                                                                                        \
   X(PREFIX, 0, 1, 15, 16, 17, 63, 64, 65, 300)                                                                           \
   X(BATCH, ONE, MIXED, RAGGED, EMPTY_FIRST, MANY, PADDED, EQUAL)                                                         \
@@ -85,6 +91,7 @@ enum {
   ANY_BIAS,
   ONE_BIAS
 };
+static const dw_dtype types[][2] = {{DW_BF16, DW_BF16}, {DW_F16, DW_F16}, {DW_BF16, DW_E4M3}, {DW_F16, DW_E4M3}};  // q, KV
 
 #define X(name, ...) name##_AXIS,
 enum { AXES(X) AXIS_COUNT };
@@ -131,8 +138,8 @@ static dw_shape shape_of(const choice *c) {
                     .head_dim_qk = records[GET(c, RECORD)][0],
                     .head_dim_v = records[GET(c, RECORD)][1],
                     .page = GET(c, PAGE),
-                    .q = (dw_dtype)GET(c, TYPE),
-                    .kv = (dw_dtype)GET(c, TYPE),
+                    .q = types[GET(c, TYPE)][0],
+                    .kv = types[GET(c, TYPE)][1],
                     .out = (dw_dtype)GET(c, OUT),
                     .target = 120};
 }
@@ -146,6 +153,8 @@ static dw_variant variant_of(const choice *c) {
 #else
   if (family > DW_SPLIT) v.family = DW_ROWSPLIT;
   v.setmaxnreg = GET(c, SETMAXNREG);
+  v.wide_tile = GET(c, WIDE_TILE);
+  v.e4m3_mma = GET(c, E4M3_MMA);
 #endif
   if (family == DW_REFERENCE) return v;
   v.combine = GET(c, COMBINE);
@@ -194,7 +203,9 @@ static double cost_of(const choice *c) {  // row-tokens of the widest record
 // Values that mean nothing beside others take one form. False: no such case.
 static bool settle(choice *c, double most_cost) {
 #ifndef TEST_GQA
-  if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0);
+  if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0), SET(c, WIDE_TILE, 0);
+  if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0), SET(c, KV_SCALE, 0);
+  if (!GET(c, WIDE_TILE)) SET(c, E4M3_MMA, 0);
   if (records[GET(c, RECORD)][0] == records[GET(c, RECORD)][1]) SET(c, Q_ROPE, 0), SET(c, KV_ROPE, 0);
 #endif
   if (GET(c, FAMILY) == 0) SET(c, COMBINE, DW_COMBINE_FEW), SET(c, SPLITS, 1);
@@ -311,6 +322,7 @@ static dw__problem *problem_of(const choice *c, const requests *r, uint64_t seed
 #else
   spec.q_rope = GET(c, Q_ROPE);
   spec.kv_rope = GET(c, KV_ROPE);
+  spec.kv_scale = kv_scales[GET(c, KV_SCALE)];
 #endif
   spec.window = GET(c, WINDOW);
   spec.positions = GET(c, POSITIONS);
@@ -360,6 +372,9 @@ static void run_case(const choice *c, uint64_t seed, bool all_orders) {
   dw__problem *problem = problem_of(c, &r, seed);
   const kt_kernel *kernel = kernel_of(c, problem);
   dw_bounds bounds = bounds_of(c, problem);
+#ifndef TEST_GQA
+  problem->wide_bound = GET(c, E4M3_MMA);
+#endif
   kt_solve(problem);
   kt_run(kernel, &bounds, problem, (dw_host_order)GET(c, ORDER), seed);
   kt_check(problem);

@@ -102,6 +102,12 @@ static void variants_are_refused(void **state) {
     {GQA, "family=grouped,combine=few,q_rope=1", "q_rope", "1", "0 for GQA"},
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,kv_rope=1", "kv_rope", "1", "0 for GQA"},
     {SHAPE, "family=rowsplit,combine=few,n_tiles=6", "n_tiles", "6", "1 to 5"},
+    {"mla:h=8,t=9", FEW ",wide_tile=1", "wide_tile", "1", "0"},
+    {"mla:h=8,t=9,kv=e4m3", "family=reference,wide_tile=1", "wide_tile", "set", "its normal value"},
+    {"mla:h=8,t=9,kv=e4m3", "family=reference,e4m3_mma=1", "e4m3_mma", "set", "its normal value"},
+    {"mla:h=8,t=9,kv=e4m3", FEW ",e4m3_mma=1", "e4m3_mma", "1", "0, or wide_tile=1"},
+    {"mla:h=8,t=9", FEW ",wide_tile=1,e4m3_mma=1", "wide_tile", "1", "0"},
+    {"mla:h=8,t=9,kv=fp16,q=fp16,limits=sm_120", "family=rowsplit,combine=few,wide_tile=1", "wide_tile", "1", "0"},
     {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q, or e4m3"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
@@ -517,6 +523,29 @@ static void a16_masks_have_their_size(void **state) {
          "mask_size", "9223372036854775807", "175244068700240740352 or more");
 }
 
+// A checkpoint's scale with a pool of another type: refused, not left out or multiplied in.
+static void a37_only_e4m3_has_a_scale(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    rig r = make_rig(i ? SHAPE ",q=fp16,kv=fp16" : SHAPE, FEW);
+    REFUSE(good_args, a.kv_scale = (const float *)AT(0), "kv_scale", "a pointer", "NULL");
+    REFUSE(good_args, a.v_scale = (const float *)AT(0), "v_scale", "a pointer", "NULL");
+  }
+}
+
+// A byte an element, and a scale.
+static void kv_in_e4m3_is_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE ",kv=e4m3", FEW ",kv_rope=1");
+  ACCEPT(good_args, (a.kv_scale = (const float *)AT(4), a.kv_token_stride = 592));
+  REFUSE(good_args, a.kv_scale = (const float *)AT(2), "kv_scale", "2", "its type's alignment");
+  REFUSE(good_args, a.v_scale = (const float *)AT(4), "v_scale", "a pointer", "NULL");
+  REFUSE(good_args, a.kv_token_stride = 584, "kv_token_stride", "584", "a multiple of 16 bytes");
+  REFUSE(good_args, a.kv_token_stride = 560, "kv_token_stride", "560", "576 to 2305843009213693951");
+  REFUSE(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 72), "kv_rope_token_stride", "72", "a multiple of 16 bytes");
+  ACCEPT(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 80, a.kv_token_stride = 512));
+}
+
 static void parts_and_scalars_are_checked(void **state) {
   (void)state;
   rig r = make_rig(SHAPE, FEW ",window=1,soft_cap=1,q_rope=1,kv_rope=1");
@@ -770,9 +799,14 @@ static void every_choice_is_listed(void **state) {
 // And nothing else is: some problem asks for each of them.
 static void everything_listed_is_chosen(void **state) {
   (void)state;
-  static const char *const shapes[] = {
-    "mla:h=8,t=1",           "mla:h=8,t=9", "mla:h=8,t=4", "mla:h=16,t=17", "mla:h=8,t=9,qk=96,v=64", "gqa:h=32,hk=8,t=9,d=128",
-    "gqa:h=64,hk=8,t=1,d=64"};
+  static const char *const shapes[] = {"mla:h=8,t=1",
+                                       "mla:h=8,t=9",
+                                       "mla:h=8,t=4",
+                                       "mla:h=16,t=17",
+                                       "mla:h=8,t=9,kv=e4m3",
+                                       "mla:h=8,t=9,qk=96,v=64",
+                                       "gqa:h=32,hk=8,t=9,d=128",
+                                       "gqa:h=64,hk=8,t=1,d=64"};
   static const int boards[] = {8, 16, 24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
   for (size_t s = 0; s < DW__COUNT(shapes); s++) {
     const dw_shape shape = shape_of(shapes[s]);
@@ -817,6 +851,8 @@ int main(int argc, char **argv) {
     cmocka_unit_test(kv_is_checked),
     cmocka_unit_test(masks_and_scalars_are_checked),
     cmocka_unit_test(a16_masks_have_their_size),
+    cmocka_unit_test(a37_only_e4m3_has_a_scale),
+    cmocka_unit_test(kv_in_e4m3_is_checked),
     cmocka_unit_test(parts_and_scalars_are_checked),
     cmocka_unit_test(vectors_lie_apart),
     cmocka_unit_test(workspace_is_checked),

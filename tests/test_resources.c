@@ -21,7 +21,7 @@ static void expect(bool right, const char *variant, const char *what, long found
 
 // Lines of the disassembly that hold `word`, by kernel: only text between the section marks of dw_verify counts.
 typedef struct sass {
-  long hmma, ldsm, ublkcp, ldgsts, local, setmaxreg, warpsync;
+  long hmma, qmma, ldsm, ublkcp, ldgsts, local, setmaxreg, warpsync, unpack;
 } sass;
 
 static bool have_nvdisasm(void) { return system("command -v nvdisasm >/dev/null 2>&1") == 0; }
@@ -41,18 +41,20 @@ static bool disassemble(const dw_cubin *cubin, sass *counts) {
     counts->local += strstr(line, " LDL") || strstr(line, " STL");
     if (!inside) continue;
     counts->hmma += strstr(line, " HMMA") != NULL;
+    counts->qmma += strstr(line, " QMMA") != NULL;
     counts->ldsm += strstr(line, " LDSM") != NULL;
     counts->ublkcp += strstr(line, "UBLKCP") != NULL;
     counts->ldgsts += strstr(line, "LDGSTS") != NULL;
     counts->setmaxreg += strstr(line, "USETMAXREG") != NULL;
     counts->warpsync += strstr(line, "WARPSYNC") != NULL;
+    counts->unpack += strstr(line, "F2FP.F16.E4M3.UNPACK") != NULL;
   }
   const int code = text ? pclose(text) : -1;
   unlink(path);
   return code == 0;
 }
 
-static void check_sass(const dw_cubin *cubin, const dw_variant *variant, const char *name, long local) {
+static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_variant *variant, const char *name, long local) {
   sass s;
   if (!disassemble(cubin, &s)) {
     expect(false, name, "nvdisasm could not read the cubin", 0);
@@ -60,7 +62,8 @@ static void check_sass(const dw_cubin *cubin, const dw_variant *variant, const c
   }
   expect(s.local <= local, name, "local memory instructions, more than allowed", s.local);
   if (variant->family != DW_ROWSPLIT && variant->family != DW_GROUPED) return;
-  expect(s.hmma > 0, name, "HMMA, some expected", s.hmma);
+  expect((s.hmma > 0) == !variant->e4m3_mma, name, "HMMA, as the variant says", s.hmma);
+  expect((s.qmma > 0) == variant->e4m3_mma, name, "QMMA, as the variant says", s.qmma);
   expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
   if (variant->family == DW_GROUPED) {  // what sm_80 has, too
     expect(s.ldgsts > 0, name, "LDGSTS, some expected", s.ldgsts);
@@ -69,6 +72,7 @@ static void check_sass(const dw_cubin *cubin, const dw_variant *variant, const c
   }
   expect(s.ublkcp > 0, name, "UBLKCP, some expected", s.ublkcp);
   expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
+  expect((s.unpack > 0) == (shape->kv == DW_E4M3), name, "F2FP, as the KV's type says", s.unpack);
   // Dozens are a sign that the compiler holds the roles for divergent branches; such code is a tenth slower.
   expect(s.warpsync <= 16, name, "WARPSYNC, at most 16", s.warpsync);
 }
@@ -85,7 +89,8 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
     return;
   }
   // Five tiles without setmaxnreg on sm_90: nothing chooses that, it only proves sm_120's code, which does not spill.
-  const int spills = shape->target == 90 && variant->n_tiles == 5 && !variant->setmaxnreg ? 16 : 0;
+  // Nor products in e4m3, whose few spills are outside the loops.
+  const int spills = variant->e4m3_mma ? 32 : shape->target == 90 && variant->n_tiles == 5 && !variant->setmaxnreg ? 16 : 0;
   const long shared = (long)dw_shared_bytes(shape, variant);
   expect(shared <= 101376, name, "shared memory, at most 101376", shared);
   expect(!dw__cubin_calls_driver(cubin->data, cubin->size, call), name, "a __cuda_syscall symbol", 1);
@@ -99,7 +104,7 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
     expect(k->registers <= (strcmp(k->name, "dw_verify") || variant->family != DW_ROWSPLIT ? 255 : 128), name, "registers",
            k->registers);
   }
-  if (disassembler) check_sass(cubin, variant, name, spills / 2);
+  if (disassembler) check_sass(cubin, shape, variant, name, spills / 2);
   dw_cubin_free(cubin);
 }
 
@@ -150,7 +155,11 @@ int main(int argc, char **argv) {
       check_variant(ctx, &shape, &other, disassembler);
     }
     other = variant;
+    other.e4m3_mma = other.wide_tile && shape.target >= 120;
+    if (other.e4m3_mma) check_variant(ctx, &shape, &other, disassembler);
+    other = variant;
     other.setmaxnreg = 0;
+    other.wide_tile &= other.n_tiles < 5;  // as the rule table has it
     if (variant.setmaxnreg && dw_variant_applicable(&shape, &other, NULL) == DW_OK)
       check_variant(ctx, &shape, &other, disassembler);
   }

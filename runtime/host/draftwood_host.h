@@ -13,10 +13,10 @@
 // clang-format off
 #define DW_HOST_FUNCTIONS(X)                                                                                          \
   X(sync_warp) X(shuffle) X(shuffle_xor) X(shuffle_up) X(vote_any) X(vote_ballot) X(ldg_nc_s32) X(ldg_nc_s64)         \
-  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
+  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
   X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) \
   X(sts_u32x4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4)                 \
-  X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(cp_async_16)                     \
+  X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(mma_m16n8k32_e4m3) X(mma_m16n8k16_e4m3) X(cp_async_16)                     \
   X(cp_async_16_zfill) X(cp_async_4) X(cp_async_commit) X(cp_async_wait_group) X(cp_async_wait_all)                   \
   X(cp_async_mbarrier_arrive) X(bulk_load) X(bulk_prefetch_l2) X(fence_proxy_async) X(barrier_sync) X(barrier_arrive) \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_expect) X(mbarrier_wait)               \
@@ -161,6 +161,38 @@ DEV u32 dw_host_f16(float x) {
 }
 DEV u32 pack_bf16x2(float lo, float hi) { return dw_host_bf16(lo) | dw_host_bf16(hi) << 16; }
 DEV u32 pack_f16x2(float lo, float hi) { return dw_host_f16(lo) | dw_host_f16(hi) << 16; }
+DEV u32 dw_host_e4m3_to_f16(u32 x) {
+  u32 sign = (x & 0x80) << 8, m = x & 0x7f;
+  if (m == 0x7f) return 0x7fff;
+  return sign | (m < 8 ? dw_host_f16((float)m * 0x1p-9f) : (m << 7) + 0x2000);
+}
+DEV void unpack_e4m3x4(u32 x, u32 &lo, u32 &hi) {
+  lo = dw_host_e4m3_to_f16(x & 0xff) | dw_host_e4m3_to_f16(x >> 8 & 0xff) << 16;
+  hi = dw_host_e4m3_to_f16(x >> 16 & 0xff) | dw_host_e4m3_to_f16(x >> 24) << 16;
+}
+DEV u32 dw_host_e4m3(float x) {
+  u32 b = __float_as_uint(x), sign = b >> 24 & 0x80, m = b & 0x7fffffff;
+  if (m > 0x7f800000) return 0x7f;
+  if (m >= 0x43e00000) return sign | 0x7e;  // 448 and above
+  if (m < 0x3c800000) {
+    // Below 2^-6 the unit is 2^-9: adding 2^14, whose unit is the same, makes the hardware round there.
+    return sign | (__float_as_uint(__uint_as_float(m) + 0x1p14f) - 0x46800000);
+  }
+  return sign | ((m - 0x3c000000 + 0x7ffff + (m >> 20 & 1)) >> 20);
+}
+DEV u32 pack_e4m3x4(float x, float y, float z, float w) {
+  return dw_host_e4m3(x) | dw_host_e4m3(y) << 8 | dw_host_e4m3(z) << 16 | dw_host_e4m3(w) << 24;
+}
+DEV u32 permute_bytes(u32 x, u32 y, u32 order) {
+  const u64 both = (u64)y << 32 | x;
+  u32 r = 0;
+  for (u32 i = 0; i < 4; ++i) r |= (u32)(both >> 8 * (order >> 4 * i & 7) & 0xff) << 8 * i;
+  return r;
+}
+DEV u32 max_u16x2(u32 x, u32 y) {
+  const u32 lo = (x & 0xffff) > (y & 0xffff) ? x : y, hi = x >> 16 > y >> 16 ? x : y;
+  return (hi & 0xffff0000) | (lo & 0xffff);
+}
 DEV float bf16_to_float(u16 x) { return __uint_as_float((u32)x << 16); }
 DEV float f16_to_float(u16 x) {
   u32 sign = (x & 0x8000u) << 16, m = x & 0x7fffu;
@@ -185,6 +217,7 @@ DEV s32 ldg_nc_s32(const s32 *p) { return dw_host_ldg<s32>(DW_HOST_FN_ldg_nc_s32
 DEV s64 ldg_nc_s64(const s64 *p) { return dw_host_ldg<s64>(DW_HOST_FN_ldg_nc_s64, p); }
 DEV u32 ldg_nc_u32(const void *p) { return dw_host_ldg<u32>(DW_HOST_FN_ldg_nc_u32, p); }
 DEV u32 ldg_nc_u8(const void *p) { return dw_host_ldg<u8>(DW_HOST_FN_ldg_nc_u8, p); }
+DEV u32x2 ldg_nc_v2(const void *p) { return dw_host_ldg<u32x2>(DW_HOST_FN_ldg_nc_v2, p); }
 DEV u32x4 ldg_nc_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_nc_v4, p); }
 DEV u32x4 ldg_cg_v4(const void *p) { return dw_host_ldg<u32x4>(DW_HOST_FN_ldg_cg_v4, p); }
 DEV u32x4 ldg_cg_v4_if(const void *p, bool wanted) { return wanted ? ldg_cg_v4(p) : u32x4{}; }
@@ -235,6 +268,12 @@ DEV void mma_m16n8k16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) 
 }
 DEV void mma_m16n8k16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_f16, d, a, b);
+}
+DEV void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  dw_host_table->mma(DW_HOST_FN_mma_m16n8k32_e4m3, d, a, b);
+}
+DEV void mma_m16n8k16_e4m3(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
+  dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_e4m3, d, a, b);
 }
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------

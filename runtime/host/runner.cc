@@ -1178,10 +1178,41 @@ inline float f16(u32 x) {
   return f;
 }
 
-// Products are exact in fp32 and are added one by one, k ascending.
+inline float e4m3(u32 x) {
+  u32 exponent = x >> 3 & 15, mantissa = x & 7;
+  float f = exponent ? (float)(8 + mantissa) * 0x1p-10f * (float)(1u << exponent) : (float)mantissa * 0x1p-9f;
+  if ((x & 0x7f) == 0x7f) f = __builtin_nanf("");
+  return x & 0x80 ? -f : f;
+}
+
+// Products are exact in fp32 and are added one by one, k ascending. `a` and `b` are filled, K columns and rows.
+typedef float Row __attribute__((vector_size(32)));
+template <u32 K> void accumulate(Warp &w, const float (&a)[16][K], const float (&bs)[K][8]) {
+  Row b[K];
+  memcpy(b, bs, sizeof b);
+  for (u32 row = 0; row < 16; ++row) {
+    float d[8];
+    float *const *lane = w.d + row % 8 * 4;
+    u32 i = row / 8 * 2;
+    for (u32 l = 0; l < 4; ++l) memcpy(d + 2 * l, lane[l] + i, 8);
+    Row sum;
+    memcpy(&sum, d, sizeof sum);
+    for (u32 k = 0; k < K; ++k) sum += a[row][k] * b[k];
+    memcpy(d, &sum, sizeof sum);
+    for (u32 l = 0; l < 4; ++l) memcpy(lane[l] + i, d + 2 * l, 8);
+  }
+}
+template <u32 K> void multiply_e4m3(Warp &w) {
+  float a[16][K], b[K][8];
+  for (u32 l = 0; l < 32; ++l)
+    for (u32 byte = 0; byte < 4; ++byte) {
+      u32 g = l / 4, c = l % 4 * 4 + byte;
+      for (u32 i = 0; i < K / 16; ++i) b[i * 16 + c][g] = e4m3(w.b[l][i] >> 8 * byte & 0xff);
+      for (u32 i = 0; i < K / 8; ++i) a[g + i % 2 * 8][c + i / 2 * 16] = e4m3(w.a[l][i] >> 8 * byte & 0xff);
+    }
+  accumulate<K>(w, a, b);
+}
 template <float (*Value)(u32)> void multiply(Warp &w) {
-  typedef float Row __attribute__((vector_size(32)));
-  Row b[16];
   float bs[16][8], a[16][16];
   for (u32 l = 0; l < 32; ++l) {
     u32 g = l / 4, c = l % 4 * 2;
@@ -1194,18 +1225,7 @@ template <float (*Value)(u32)> void multiply(Warp &w) {
       a[g + i % 2 * 8][c + 1 + i / 2 * 8] = Value(w.a[l][i] >> 16);
     }
   }
-  memcpy(b, bs, sizeof b);
-  for (u32 row = 0; row < 16; ++row) {
-    float d[8];
-    float *const *lane = w.d + row % 8 * 4;
-    u32 i = row / 8 * 2;
-    for (u32 l = 0; l < 4; ++l) memcpy(d + 2 * l, lane[l] + i, 8);
-    Row sum;
-    memcpy(&sum, d, sizeof sum);
-    for (u32 k = 0; k < 16; ++k) sum += a[row][k] * b[k];
-    memcpy(d, &sum, sizeof sum);
-    for (u32 l = 0; l < 4; ++l) memcpy(lane[l] + i, d + 2 * l, 8);
-  }
+  accumulate<16>(w, a, bs);
 }
 
 void Runner::mma(Fn fn, float *d, const u32 *a, const u32 *b) {
@@ -1219,6 +1239,10 @@ void Runner::mma(Fn fn, float *d, const u32 *a, const u32 *b) {
   ++report_.mmas;
   if (fn == DW_HOST_FN_mma_m16n8k16_bf16) {
     multiply<bf16>(w);
+  } else if (fn == DW_HOST_FN_mma_m16n8k32_e4m3) {
+    multiply_e4m3<32>(w);
+  } else if (fn == DW_HOST_FN_mma_m16n8k16_e4m3) {
+    multiply_e4m3<16>(w);
   } else {
     multiply<f16>(w);
   }
@@ -1254,7 +1278,7 @@ void Runner::global(Fn fn, const void *p, u32 n) {
   if ((size_t)p % n) fail(DW_HOST_MISALIGNED, me(fn) + text(" at %p, which is not a multiple of %u.", p, n));
   bool write = fn == DW_HOST_FN_stg_cg_v4 || fn == DW_HOST_FN_stg_cg_f32 || fn == DW_HOST_FN_atomic_add_u32;
   bool nc = fn == DW_HOST_FN_ldg_nc_s32 || fn == DW_HOST_FN_ldg_nc_s64 || fn == DW_HOST_FN_ldg_nc_u32 ||
-            fn == DW_HOST_FN_ldg_nc_u8 || fn == DW_HOST_FN_ldg_nc_v4;
+            fn == DW_HOST_FN_ldg_nc_u8 || fn == DW_HOST_FN_ldg_nc_v2 || fn == DW_HOST_FN_ldg_nc_v4;
   check_bytes(fn, p, n, write, nc);
   // A thread that spins on memory lets the others run now and then.
   if (!nc && ++me_->polls % 4096 == 0) poll();

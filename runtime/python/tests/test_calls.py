@@ -38,8 +38,11 @@ class Problem:
     def slots(self, b):
         return [int(self.table[b, t // self.page]) * self.page + t % self.page for t in range(self.lengths[b])]
 
+    def pool(self):
+        return from_bf16(self.kv).reshape(-1, QK)
+
     def check(self, test, trees=TREES, base=np.e):
-        q, pool = from_bf16(self.q), from_bf16(self.kv).reshape(-1, QK)
+        q, pool = from_bf16(self.q), self.pool()
         for b in range(BATCH):
             keys = pool[self.slots(b)]
             for node in range(WIDTH):
@@ -120,6 +123,22 @@ class GroupedCalls(unittest.TestCase):
             self.assertEqual(caught.exception.field, change)
 
 
+class E4m3Problem(Problem):
+    """With any codes but NaN, and a scale."""
+
+    def __init__(self):
+        super().__init__()
+        codes = np.random.default_rng(8).integers(0, 0x7F, self.kv.shape, np.uint8)
+        codes |= np.random.default_rng(9).integers(0, 2, self.kv.shape, np.uint8) << 7
+        self.kv, self.scale = aligned(codes.size).reshape(codes.shape), np.array([0.01], np.float32)
+        self.kv[...] = codes
+
+    def pool(self):
+        exponent, mantissa = (self.kv >> 3 & 15).astype(int), (self.kv & 7).astype(int)
+        size = np.where(exponent > 0, np.ldexp(8.0 + mantissa, exponent - 10), np.ldexp(mantissa * 1.0, -9))
+        return (np.where(self.kv & 0x80, -size, size) * float(self.scale[0])).reshape(-1, QK)
+
+
 class Calls(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -142,6 +161,23 @@ class Calls(unittest.TestCase):
         p = Problem()
         self.bind(p).launch()
         p.check(self)
+
+    def test_kv_in_e4m3(self):
+        p = E4m3Problem()
+        kernel = self.context.kernel(SHAPE + ",kv=e4m3", dw.Bounds(batch=BATCH, kv_len=LONGEST))
+        given = {"q": bf16(p.q), "out": bf16(p.out), "kv": dw.view(Device(p.kv), "e4m3"), "kv_len": Device(p.lengths),
+                 "lse": Device(p.lse), "lse_base": "e", "block_table": Device(p.table), "mask": i32(TREES[0] + TREES[1]),
+                 "mask_kind": dw.Mask.PARENTS, "softmax_scale": SCALE, "kv_scale": Device(p.scale),
+                 "workspace": Device(aligned(kernel.workspace_size))}
+        call = kernel.bind(**given)
+        call.launch()
+        p.check(self)
+        p.scale[...] = 0.002  # read by each launch
+        call.launch()
+        p.check(self)
+        with self.assertRaises(dw.BadArgument) as caught:
+            self.bind(Problem(), kv_scale=Device(p.scale))
+        self.assertEqual(caught.exception.field, "kv_scale")
 
     def test_repeated_with_new_contents(self):
         p = Problem()

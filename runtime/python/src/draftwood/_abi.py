@@ -143,6 +143,8 @@ class Variant(Structure):
         ("combine_splits", c_int),
         ("call", c_int),
         ("checked", c_int),
+        ("wide_tile", c_int),
+        ("e4m3_mma", c_int),
         ("window", c_int),
         ("soft_cap", c_int),
         ("q_rope", c_int),

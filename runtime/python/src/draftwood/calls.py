@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .context import Kernel
 
 REPORT_WORDS = _abi.DW_FAULT_WORDS * len(_abi.Fault)  # u32 words of a checked kernel's report
-DTYPE_NAMES = {DType.BF16: "bf16", DType.F16: "f16", DType.F32: "f32"}
+DTYPE_NAMES = {DType.BF16: "bf16", DType.F16: "f16", DType.F32: "f32", DType.E4M3: "e4m3"}
 
 
 class Call:
@@ -211,6 +211,7 @@ def _fill_kv(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]) -> 
         part, token, page = taken.pool("kv_rope", given["kv_rope"], DTYPE_NAMES[shape.kv], shape.page,
                                        shape.head_dim_qk - shape.head_dim_v)
         args.kv_rope, args.kv_rope_token_stride, args.kv_rope_page_stride = part.pointer, token, page
+    args.kv_scale = pointer(taken.maybe("kv_scale", given["kv_scale"], "f32", (1,)))
 
 
 def _fill_addresses(args: Any, taken: Taken, given: dict[str, Any]) -> None:

@@ -124,7 +124,7 @@ class Kernel:
         self.workspace_size: int = lib.dw_workspace_size(handle)
 
     def bind(self, *, q: Any, out: Any, kv: Any, kv_len: Any, softmax_scale: float, workspace: Any = None,
-             v: Any = None, q_rope: Any = None, kv_rope: Any = None, lse: Any = None, lse_base: Any = 2,
+             v: Any = None, q_rope: Any = None, kv_rope: Any = None, kv_scale: Any = None, lse: Any = None, lse_base: Any = 2,
              block_table: Any = None, kv_indptr: Any = None, kv_indices: Any = None, draft_slots: Any = None,
              lengths: str = "with_drafts", drafts_elsewhere: bool = False, qo_indptr: Any = None,
              batch: int | None = None, total_q: int | None = None,
@@ -139,6 +139,7 @@ class Kernel:
         kv             MLA: [pages, page, qk or more], with page 1 [slots, qk or more]; with kv_rope in two pools
         kv, v          GQA: K and V, [pages, page, kv_heads, qk] and [.., v], with page 1 [slots, kv_heads, qk] and [.., v]; views
                        of any strides, such as heads before tokens turned around, or halves of one buffer
+        kv_scale       f32 [1], by which KV in e4m3 is multiplied; None: 1
         kv_len         i32 [batch or more], with the drafts or the prefix alone, as `lengths` says
         lse            f32 [total_q, heads]; lse_base: 2 or "e"
         block_table    i32 [batch, columns]; or
