@@ -25,6 +25,7 @@ static int width_of(const spoiler *s) { return s->args->width ? s->args->width :
 static int rope_of(const spoiler *s) { return s->shape->head_dim_qk - s->shape->head_dim_v; }
 static int q_part(const spoiler *s) { return s->args->q_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
 static int kv_part(const spoiler *s) { return s->args->kv_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
+static int kv_bytes(const spoiler *s) { return (int)dw__dtype_size(s->shape->kv); }
 static bool is_gqa(const spoiler *s) { return s->shape->attention == DW_GQA; }
 // Tokens as the strides say or leave it.
 static int64_t kv_token(const spoiler *s) {
@@ -33,7 +34,6 @@ static int64_t kv_token(const spoiler *s) {
 static int64_t v_token(const spoiler *s) {
   return dw__or_else(s->args->v_token_stride, s->shape->kv_heads * dw__or_else(s->args->v_head_stride, s->shape->head_dim_v));
 }
-static int kv_bytes(const spoiler *s) { return (int)dw__dtype_size(s->shape->kv); }
 static bool by_table(const spoiler *s) { return s->args->addressing == DW_BLOCK_TABLE; }
 static bool has_matrix(const spoiler *s) {
   return s->args->mask_kind == DW_MASK_BYTES_QLEN || s->args->mask_kind == DW_MASK_BIAS_F32;
@@ -360,10 +360,10 @@ static const way ways[] = {
   {"soft_cap", "for a kernel without", cap_without_code},
   {"q_rope", "for a kernel without", q_rope_without_code},
   {"kv_rope", "for a kernel without", kv_rope_without_code},
-  {"v", "for MLA", values_of_records},
-  {"v_token_stride", "heads of two tokens in one place", tokens_among_heads},
   {"kv_scale", "for KV that has none", scale_of_unscaled},
   {"v_scale", "of a record", scale_of_v},
+  {"v", "for MLA", values_of_records},
+  {"v_token_stride", "heads of two tokens in one place", tokens_among_heads},
   {"addressing", "CSR for a kernel of call=table", csr_for_a_table_kernel},
   {"lengths_include_drafts", "0 for a kernel of call=table", prefix_for_a_table_kernel},
   {"qo_indptr", "for a kernel of call=table", rows_for_a_table_kernel},

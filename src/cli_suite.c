@@ -34,7 +34,7 @@ enum { FAR_POOL_EVERY = 21 };
 enum { CHECKED_EVERY = 9 };
 
 typedef struct asked {
-  int device_word, device, cases, seed, target, attention, longest;
+  int device_word, device, cases, seed, target, longest, attention;
   bool suite, quick, verbose, build_only, small;
   const char *variant;
 } asked;
@@ -85,7 +85,7 @@ static dw_shape choose_shape(const asked *want, int seed, uint64_t *state, int s
   if (seed % 16 == 5) shape.page = 16;
   dw_dtype type = seed % 5 == 3 ? DW_F16 : DW_BF16;
   shape.q = shape.kv = type;
-  if (seed % 4 == 1 && !gqa) shape.kv = DW_E4M3;
+  if (!gqa && seed % 4 == 1) shape.kv = DW_E4M3;
   shape.out = dw__random_below(state, 6) == 0 ? DW_F32 : type;
   return shape;
 }

@@ -139,10 +139,8 @@ static void choose_strides(dw__gpu_problem *problem) {
   args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (shape->page > 1 ? 2 * unit : 0);
 }
 
-// An element of the pool that has the K (0) or the V (1) of GQA.
-static void *plane_at(const dw__gpu_problem *problem, int which, int64_t element) {
-  return (char *)(which && problem->v ? problem->v : problem->kv) + element * kv_bytes(&problem->spec);
-}
+// Where the K (0) or the V (1) of GQA lies.
+static void *plane_pool(const dw__gpu_problem *problem, int which) { return which && problem->v ? problem->v : problem->kv; }
 
 static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
   const dw_shape *shape = &problem->spec.shape;
@@ -273,8 +271,8 @@ static void fill_args(dw__gpu_problem *problem) {
   args->width = spec->width;
   args->kv = problem->kv;
   args->kv_rope = problem->kv_rope;
-  if (spec->shape.attention == DW_GQA) args->v = plane_at(problem, 1, problem->planes[1].first);
   args->kv_scale = problem->stored_scale.device;
+  if (spec->shape.attention == DW_GQA) args->v = (char *)plane_pool(problem, 1) + problem->planes[1].first * kv_bytes(spec);
   args->addressing = spec->addressing;
   args->kv_indptr = problem->kv_indptr.device;
   args->index64 = spec->addressing == DW_CSR && spec->index64;
@@ -672,12 +670,12 @@ static uint32_t kv_poison(const dw__gpu_problem *problem) {
 
 static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
   const dw__gpu_spec *spec = &problem->spec;
-  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, kv_poison(problem), problem->kv_bytes, error);
-  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, kv_poison(problem), problem->v_bytes, error);
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, POISON_WORD, problem->v_bytes, error);
   for (int i = 0; i < 2 * spec->shape.kv_heads && !status; i++) {
     const dw__plane *plane = &problem->planes[i % 2];
     dw_tool_fill_params params = {
-      .to = plane_at(problem, i % 2, plane->first + i / 2 * plane->head),
+      .to = (char *)plane_pool(problem, i % 2) + (plane->first + i / 2 * plane->head) * kv_bytes(spec),
       .used = spec->poison ? problem->used.device : NULL,
       .seed = stream(seed, i % 2 ? STREAM_V : STREAM_KV, i / 2),
       .units = problem->pool_tokens,
@@ -686,6 +684,7 @@ static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error 
       .page = spec->shape.page,
       .elements = plane->size,
       .scale = spec->kv_scale > 0 ? spec->kv_scale : 1,
+      .type = spec->shape.kv,
     };
     status = fill(problem, &params, error);
   }
@@ -814,8 +813,10 @@ dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token
     dw_status status = DW_OK;
     for (int i = 0; i < 2 * problem->spec.shape.kv_heads && !status; i++) {
       const dw__plane *plane = &problem->planes[i % 2];
-      void *to = plane_at(problem, i % 2, dw__plane_place(&problem->spec.shape, plane, slot, i / 2));
-      status = dw__gpu_fill_word(problem->gpu, to, kv_poison(problem), (size_t)(kv_bytes(&problem->spec) * plane->size), error);
+      const size_t each = (size_t)kv_bytes(&problem->spec),
+                   place = (size_t)dw__plane_place(&problem->spec.shape, plane, slot, i / 2);
+      status = dw__gpu_fill_word(problem->gpu, (char *)plane_pool(problem, i % 2) + place * each, kv_poison(problem),
+                                 each * (size_t)plane->size, error);
     }
     return status;
   }

@@ -217,29 +217,34 @@ DEV void start_at_sink(float sink, bool counted, Vector<T> &v) {
 // Where the vectors lie that tokens have: K or V of a KV head, or records, whose elements from V on may be elsewhere.
 struct Plane {
   const u8 *first, *rest;
-  s64 page, token, rest_page, rest_token;  // strides
+  s64 page, token, rest_page, rest_token;  // strides in elements
 };
-DEV int kv_bytes(const dw_oracle_params &p) { return p.kv_type == 3 ? 1 : 2; }
+DEV int kv_element(const dw_oracle_params &p) { return p.kv_type == 3 ? 1 : 2; }  // bytes
+DEV const u8 *head_start(const dw_oracle_params &p, const void *pool, s64 head_stride, int index) {
+  return (const u8 *)pool + index % p.heads / (p.heads / p.kv_heads) * head_stride * kv_element(p);
+}
 DEV Plane key_plane(const dw_oracle_params &p, int index) {
-  const u8 *first = (const u8 *)p.kv + index % p.heads / (p.heads / p.kv_heads) * p.kv_head_stride * kv_bytes(p);
+  const u8 *first = head_start(p, p.kv, p.kv_head_stride, index);
   if (p.kv_rope)
     return Plane{first, (const u8 *)p.kv_rope, p.kv_page_stride, p.kv_token_stride, p.kv_rope_page_stride, p.kv_rope_token_stride};
-  return Plane{first, first + V * kv_bytes(p), p.kv_page_stride, p.kv_token_stride, p.kv_page_stride, p.kv_token_stride};
+  return Plane{first, first + V * kv_element(p), p.kv_page_stride, p.kv_token_stride, p.kv_page_stride, p.kv_token_stride};
 }
 DEV Plane value_plane(const dw_oracle_params &p, int index) {
   if (!p.v) return key_plane(p, index);
-  const u8 *first = (const u8 *)p.v + index % p.heads / (p.heads / p.kv_heads) * p.v_head_stride * kv_bytes(p);
+  const u8 *first = head_start(p, p.v, p.v_head_stride, index);
   return Plane{first, first, p.v_page_stride, p.v_token_stride, 0, 0};
 }
 template <int EACH>
 DEV void load_token(const dw_oracle_params &p, const Plane &plane, s64 slot, u16 (&raw)[EACH]) {
   const s64 page = slot / p.page, in_page = slot % p.page;
-  const s64 first = page * plane.page + in_page * plane.token, rest = page * plane.rest_page + in_page * plane.rest_token;
+  const int bytes = kv_element(p);
+  const u8 *first = plane.first + (page * plane.page + in_page * plane.token) * bytes;
+  const u8 *rest = plane.rest + (page * plane.rest_page + in_page * plane.rest_token) * bytes;
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
-    const void *from = i < V_EACH ? plane.first : plane.rest;
-    const s64 at = (i < V_EACH ? first + 32 * i : rest + 32 * (i - V_EACH)) + lane_id();
-    raw[i] = p.kv_type == 3 ? ((const u8 *)from)[at] : ((const u16 *)from)[at];
+    const u8 *from = i < V_EACH ? first : rest;
+    const int at = 32 * (i < V_EACH ? i : i - V_EACH) + lane_id();
+    raw[i] = bytes == 1 ? from[at] : ((const u16 *)from)[at];
   }
 }
 
