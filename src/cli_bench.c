@@ -78,6 +78,7 @@ static double token_bytes(const dw_shape *shape) {
 
 static void count_work(problem *p) {
   const dw_shape *shape = &p->shape;
+  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
   p->tokens = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
     p->tokens += (double)p->prefix[b] + shape->width;

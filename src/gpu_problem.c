@@ -139,10 +139,8 @@ static void choose_strides(dw__gpu_problem *problem) {
   args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (shape->page > 1 ? 2 * unit : 0);
 }
 
-// An element of the pool that has the K (0) or the V (1) of GQA.
-static void *plane_at(const dw__gpu_problem *problem, int which, int64_t element) {
-  return (char *)(which && problem->v ? problem->v : problem->kv) + element * kv_bytes(&problem->spec);
-}
+// Where the K (0) or the V (1) of GQA lies.
+static void *plane_pool(const dw__gpu_problem *problem, int which) { return which && problem->v ? problem->v : problem->kv; }
 
 static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
   const dw_shape *shape = &problem->spec.shape;
@@ -672,8 +670,8 @@ static uint32_t kv_poison(const dw__gpu_problem *problem) {
 
 static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
   const dw__gpu_spec *spec = &problem->spec;
-  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, kv_poison(problem), problem->kv_bytes, error);
-  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, kv_poison(problem), problem->v_bytes, error);
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, POISON_WORD, problem->v_bytes, error);
   for (int i = 0; i < 2 * spec->shape.kv_heads && !status; i++) {
     const dw__plane *plane = &problem->planes[i % 2];
     dw_tool_fill_params params = {

@@ -48,7 +48,8 @@ static int grouped_ctas(const dw_shape *shape) { return shape->head_dim_qk + sha
 // The layout of templates/grouped.cuh: everything before the rings, then as many slots as fit. 0: not one of each does.
 static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
   const size_t budget = grouped_ctas(shape) == 2 ? 50176 : 101376, rows = 8 * (size_t)variant->n_tiles, step = 32;
-  const size_t weights = rows * (step * 2 + 16), sums = rows * (8 + 2 * 8 + 2 * 4 + 4 + 4), rest = 4 * 4 + 8 * step * 4;
+  const size_t addresses = (shape->head_dim_qk + shape->head_dim_v <= 192 ? 8 : 4) * step * 16;
+  const size_t weights = rows * (step * 2 + 16), sums = rows * (8 + 2 * 4 + 4 + 4), rest = 4 * 4 + addresses;
   const size_t fixed = (weights + sums + rest + 127) / 128 * 128;
   const size_t key = step * (size_t)shape->head_dim_qk * 2, value = step * (size_t)shape->head_dim_v * 2;
   if (fixed + key + value > budget) return 0;

@@ -517,7 +517,7 @@ extern "C" __global__ void __launch_bounds__(512) dw_tool_read(const __grid_cons
 
 // Only reads what a call reads, through its tables: K and V of all its tokens, once. A warp takes 16 tokens of one plane and head.
 template <int CHUNKS>
-DEV u32 read_tokens(const dw_oracle_params &p, const Span &s, int b, int t0, const u16 *plane, s64 page_stride, s64 token_stride) {
+DEV u32 read_tokens(const dw_oracle_params &p, const Span &s, int b, int t0, const u8 *plane, s64 page_stride, s64 token_stride) {
   const int token = t0 + (int)(lane_id() & 15);
   const s64 slot = token_slot(p, s, b, token < s.tokens ? token : s.tokens - 1);
   const s64 mine = slot / p.page * page_stride + slot % p.page * token_stride;
@@ -530,7 +530,7 @@ DEV u32 read_tokens(const dw_oracle_params &p, const Span &s, int b, int t0, con
       const int at = (i0 + k) * 32 + (int)lane_id(), of = at / CHUNKS;
       v[k] = u32x4{0, 0, 0, 0};
       const s64 place = shuffle_s64(mine, of & 15);
-      if (i0 + k < CHUNKS / 2 && t0 + of < s.tokens) v[k] = ldg_nc_v4((const u8 *)(plane + place) + at % CHUNKS * 16);
+      if (i0 + k < CHUNKS / 2 && t0 + of < s.tokens) v[k] = ldg_nc_v4(plane + place + at % CHUNKS * 16);
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) mixed ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
@@ -546,11 +546,16 @@ extern "C" __global__ void __launch_bounds__(512) dw_tool_gather(const __grid_co
     const int plane = (int)(item % planes), unit = (int)(item / planes % units), b = (int)(item / planes / units);
     const Span s = span_of(p, b);
     if (unit * 16 >= s.tokens) continue;
-    if (plane < p.kv_heads)
-      mixed ^= read_tokens<QK / 8>(p, s, b, unit * 16, (const u16 *)p.kv + plane * p.kv_head_stride, p.kv_page_stride, p.kv_token_stride);
-    else
-      mixed ^= read_tokens<V / 8>(p, s, b, unit * 16, (const u16 *)p.v + (plane - p.kv_heads) * p.v_head_stride, p.v_page_stride,
-                                  p.v_token_stride);
+    const s64 each = p.kv_type == 3 ? 1 : 2;  // bytes an element
+    if (plane < p.kv_heads) {
+      const u8 *from = (const u8 *)p.kv + plane * p.kv_head_stride * each;
+      mixed ^= each == 1 ? read_tokens<QK / 16>(p, s, b, unit * 16, from, p.kv_page_stride, p.kv_token_stride)
+                         : read_tokens<QK / 8>(p, s, b, unit * 16, from, p.kv_page_stride * 2, p.kv_token_stride * 2);
+    } else {
+      const u8 *from = (const u8 *)p.v + (plane - p.kv_heads) * p.v_head_stride * each;
+      mixed ^= each == 1 ? read_tokens<V / 16>(p, s, b, unit * 16, from, p.v_page_stride, p.v_token_stride)
+                         : read_tokens<V / 8>(p, s, b, unit * 16, from, p.v_page_stride * 2, p.v_token_stride * 2);
+    }
   }
   if (mixed == 0x9E3779B9u) *g.sink = mixed;
 }

@@ -30,26 +30,27 @@ constexpr int K_CHUNKS = QK / 8, V_CHUNKS = V / 8;  // of 16 bytes a token
 constexpr int K_BYTES = STEP * QK * 2, V_BYTES = STEP * V * 2;
 constexpr int WEIGHT_STRIDE = STEP * 2 + 16;  // a row of weights: 16 more than a multiple of 32, so ldmatrix has no conflicts
 constexpr int OUT_STRIDE = V * 2 + 16;        // a row of finished output, staged in the rings
-constexpr int ENTRY_STEPS = 8;                // table entries of so many steps are held, K_SLOTS + 1 at least
+constexpr int ADDRESS_STEPS = QK + V <= 192 ? 8 : 4;  // steps whose tokens' addresses are held, K_SLOTS + 1 at least
 constexpr int CTAS_PER_SM = QK + V <= 320 ? 2 : 1;
 constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
 
 // Byte offsets of the parts of shared memory.
 constexpr int WEIGHTS = 0;                                // [row][token] 16-bit
 constexpr int MASKS = WEIGHTS + ROWS * WEIGHT_STRIDE;     // [row] u64: up to 64 drafts the row sees (MASK_WORDS <= 2)
-constexpr int ROW_SUMS = MASKS + ROWS * 8;                    // [tile][row] 2 f32: sums of weights, as computed and as rounded
-constexpr int MAXES = ROW_SUMS + UNITS * ROWS * 8;            // [tile][row] f32: greatest score of the step; at the end of all
+constexpr int MAXES = MASKS + ROWS * 8;                   // [tile][row] f32: greatest score of the step; at the end of all
 constexpr int FACTORS = MAXES + UNITS * ROWS * 4;         // [row] f32: for the output so far; at the end 1 / sum
 constexpr int FIRSTS = FACTORS + ROWS * 4;                // [row] s32: first position that it sees, if there is a window
 constexpr int BAD = FIRSTS + ROWS * 4;                    // [warp] u32: of its 8 tokens those with a V that is not finite
-constexpr int ENTRIES = BAD + WARPS * 4;                  // [step][token] s32
-constexpr int RINGS = (ENTRIES + ENTRY_STEPS * STEP * 4 + 127) / 128 * 128;
+constexpr int ADDRESSES = (BAD + WARPS * 4 + 7) / 8 * 8;  // [step][K, V][token] u64
+constexpr int ROW_SUMS = ADDRESSES;                       // at the end: [tile][row] 2 f32: sums of weights, as computed and as rounded
+constexpr int RINGS = (ADDRESSES + ADDRESS_STEPS * STEP * 16 + 127) / 128 * 128;
 constexpr int FIT = (BUDGET - RINGS) / (K_BYTES + V_BYTES);
 constexpr int V_SLOTS = FIT < 6 ? FIT : 6;
 constexpr int K_SLOTS = V_SLOTS + (BUDGET - RINGS - V_SLOTS * (K_BYTES + V_BYTES) >= K_BYTES ? 1 : 0);
 constexpr int VALUES = RINGS + K_SLOTS * K_BYTES;         // [slot], behind those of K
 constexpr int SHARED_BYTES = VALUES + V_SLOTS * V_BYTES;
-static_assert(V_SLOTS > 0 && K_SLOTS < ENTRY_STEPS, "a step of K and one of V fit");
+static_assert(V_SLOTS > 0 && K_SLOTS < ADDRESS_STEPS, "a step of K and one of V fit");
+static_assert(ROW_SUMS + UNITS * ROWS * 8 <= RINGS, "no address is needed by then");
 static_assert(RINGS + ROWS * OUT_STRIDE <= SHARED_BYTES, "the staged output lives in the rings");
 
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
@@ -84,8 +85,8 @@ DEV void meet() { barrier_sync(0, THREADS); }
 // ---- loads ----------------------------------------------------------------------------------------------------
 // Where chunk `chunk` of token `row` stands in a slot: eight tokens' chunks of one number are in eight different groups of banks.
 template <int CHUNKS>
-DEV int chunk_place(int row, int chunk) {
-  constexpr int SPAN = CHUNKS % 8 ? 4 : 8;
+DEV u32 chunk_place(u32 row, u32 chunk) {
+  constexpr u32 SPAN = CHUNKS % 8 ? 4 : 8;
   return (row * CHUNKS + (chunk ^ (row / (8 / SPAN) % SPAN))) * 16;
 }
 // The token of a step; one past the end is the last one again, and masked.
@@ -93,28 +94,44 @@ DEV int step_token(const Cta &c, int step, int token) {
   const int t = unit_token(c, step, token / TILE) + token % TILE;
   return t < c.request.total ? t : c.request.total - 1;
 }
-DEV smem_addr entry_place(const Cta &c, int step, int token) { return c.shared + ENTRIES + (step % ENTRY_STEPS * STEP + token) * 4; }
+// Addresses pass through shared memory, since many threads copy a token: warp 0 looks after those of K, warp 1 after those of V. The
+// table's entry is asked for a step before it is used.
 DEV int step_entry(const dw_params &p, const Cta &c, int step, int token) {
-  return has_unit(c, step, token / TILE) ? kv_entry(p, c.request, step_token(c, step, token)) : 0;
+  return step < step_count(c) ? kv_entry(p, c.request, step_token(c, step, token)) : 0;
 }
-template <int CHUNKS, class Address>
-DEV void load_step(const Cta &c, int step, smem_addr to, Address address) {
+DEV smem_addr address_place(const Cta &c, int step, int plane, int token) {
+  return c.shared + ADDRESSES + ((step % ADDRESS_STEPS * 2 + plane) * STEP + token) * 8;
+}
+DEV void put_address(const dw_params &p, const Cta &c, int step, int plane, int token, int entry) {
+  const int t = step_token(c, step, token);
+  const u64 at = (u64)(plane ? value_address(p, entry, t, c.kv_head) : key_address(p, entry, t, c.kv_head));
+  sts_u32x2(address_place(c, step, plane, token), u32x2{(u32)at, (u32)(at >> 32)});
+}
+// All addresses are read before the first copy is issued. Where threads have whole groups of eight tokens a round, what a thread does in
+// one round differs from the next by constants.
+template <int CHUNKS>
+DEV void load_step(const Cta &c, int step, int plane, smem_addr to) {
+  constexpr u32 EACH = STEP * CHUNKS / THREADS, ROUND = THREADS / CHUNKS;  // ROUND: tokens of a round of all threads
+  constexpr bool EVEN = THREADS % CHUNKS == 0 && ROUND % 8 == 0;
+  const u32 thread = threadIdx.x;
+  const smem_addr addresses = address_place(c, step, plane, 0), even_address = addresses + thread / CHUNKS * 8;
+  const smem_addr even_place = to + chunk_place<CHUNKS>(thread / CHUNKS, thread % CHUNKS);
+  const u32 bytes[UNITS] = {has_unit(c, step, 0) ? 16u : 0u, has_unit(c, step, 1) ? 16u : 0u};
+  f32x2 from[EACH];
 #pragma unroll
-  for (int i = 0; i < STEP * CHUNKS / THREADS; i++) {
-    const int at = i * THREADS + threadIdx.x, token = at / CHUNKS, chunk = at % CHUNKS;
-    if (!has_unit(c, step, token / TILE)) continue;
-    const int entry = lds_u32(entry_place(c, step, token));
-    cp_async_16(to + chunk_place<CHUNKS>(token, chunk), address(entry, step_token(c, step, token)) + chunk * 16);
+  for (u32 i = 0; i < EACH; i++) from[i] = lds_f32x2(EVEN ? even_address + i * ROUND * 8 : addresses + (i * THREADS + thread) / CHUNKS * 8);
+#pragma unroll
+  for (u32 i = 0; i < EACH; i++) {
+    const u32 at = i * THREADS + thread, token = at / CHUNKS, chunk = EVEN ? thread % CHUNKS : at % CHUNKS;
+    const u64 address = float_to_bits(from[i].x) | (u64)float_to_bits(from[i].y) << 32;
+    const smem_addr place = EVEN ? even_place + i * THREADS * 16 : to + chunk_place<CHUNKS>(token, chunk);
+    cp_async_16_zfill(place, (const u8 *)address + chunk * 16, EVEN ? bytes[i * ROUND / TILE] : token < TILE ? bytes[0] : bytes[1]);
   }
 }
-DEV smem_addr key_slot(const Cta &c, int step) { return c.shared + RINGS + step % K_SLOTS * K_BYTES; }
-DEV smem_addr value_slot(const Cta &c, int step) { return c.shared + VALUES + step % V_SLOTS * V_BYTES; }
-DEV void load_keys(const dw_params &p, const Cta &c, int step) {
-  load_step<K_CHUNKS>(c, step, key_slot(c, step), [&](int entry, int t) { return key_address(p, entry, t, c.kv_head); });
-}
-DEV void load_values(const dw_params &p, const Cta &c, int step) {
-  load_step<V_CHUNKS>(c, step, value_slot(c, step), [&](int entry, int t) { return value_address(p, entry, t, c.kv_head); });
-}
+DEV smem_addr key_slot(const Cta &c, int step) { return c.shared + RINGS + (u32)step % K_SLOTS * K_BYTES; }
+DEV smem_addr value_slot(const Cta &c, int step) { return c.shared + VALUES + (u32)step % V_SLOTS * V_BYTES; }
+DEV void load_keys(const Cta &c, int step) { load_step<K_CHUNKS>(c, step, 0, key_slot(c, step)); }
+DEV void load_values(const Cta &c, int step) { load_step<V_CHUNKS>(c, step, 1, value_slot(c, step)); }
 
 // ---- what rows see --------------------------------------------------------------------------------------------
 // Of the CTAs that share a request only those with a tile of drafts need the mask, all do for the depth of a node in a window.
@@ -422,24 +439,27 @@ DEV void output_store(const dw_params &p, const Cta &c, const Output &x) {
 // ---- kernel ---------------------------------------------------------------------------------------------------
 // Step i works on K of step i + 1 and V of step i. A round asks for the V of step i + V_SLOTS and the K of step i + 1 + K_SLOTS, one
 // group of copies; so a round's own are there once all but the last V_SLOTS - 1 groups are.
-DEV void ask_round(const dw_params &p, const Cta &c, int i) {
+DEV void ask_round(const Cta &c, int i) {
   const int steps = step_count(c), value = i + V_SLOTS, key = i + 1 + K_SLOTS;
-  if (key < steps) load_keys(p, c, key);
-  if (value < steps) load_values(p, c, value);
+  if (key < steps) load_keys(c, key);
+  if (value < steps) load_values(c, value);
   cp_async_commit();
 }
 
 DEV void run_cta(const dw_params &p, Cta &c) {
   const int steps = step_count(c), thread = threadIdx.x;
-  for (int at = thread; at < K_SLOTS * STEP; at += THREADS)
-    sts_u32(entry_place(c, at / STEP, at % STEP), (u32)step_entry(p, c, at / STEP, at % STEP));
-  int next_entry = thread < STEP ? step_entry(p, c, K_SLOTS, thread) : 0;
+  const int plane = thread / STEP, token = thread % STEP;  // whose addresses this thread looks after: plane 0 or 1, or none
+  for (int at = thread; at < K_SLOTS * STEP; at += THREADS) {
+    const int entry = step_entry(p, c, at / STEP, at % STEP);
+    for (int k = 0; k < 2 && at / STEP < steps; k++) put_address(p, c, at / STEP, k, at % STEP, entry);
+  }
+  int next_entry = plane < 2 ? step_entry(p, c, K_SLOTS, token) : 0;
   meet();
   if (p.dependent) grid_dependency_wait();
-  for (int k = 0; k <= K_SLOTS - V_SLOTS && k < steps; k++) load_keys(p, c, k);
+  for (int k = 0; k <= K_SLOTS - V_SLOTS && k < steps; k++) load_keys(c, k);
   cp_async_commit();
 #pragma unroll 1
-  for (int i = -V_SLOTS; i < -1; i++) ask_round(p, c, i);
+  for (int i = -V_SLOTS; i < -1; i++) ask_round(c, i);
   Scores x;
   Output out;
   load_query(p, c, x);
@@ -464,10 +484,10 @@ DEV void run_cta(const dw_params &p, Cta &c) {
     if (i >= 0) output_step(c, i, out);
     if (next >= steps) break;
     score_mask(p, c, next, cap, x);
-    if (thread < STEP) sts_u32(entry_place(c, next + K_SLOTS, thread), (u32)next_entry);
+    if (plane < 2 && next + K_SLOTS < steps) put_address(p, c, next + K_SLOTS, plane, token, next_entry);
     meet();
-    if (thread < STEP) next_entry = step_entry(p, c, next + K_SLOTS + 1, thread);
-    ask_round(p, c, i);
+    if (plane < 2) next_entry = step_entry(p, c, next + K_SLOTS + 1, token);
+    ask_round(c, i);
     if (has_edge(c, next)) {
       cp_async_wait_group<V_SLOTS - 1>();
       meet();
