@@ -455,6 +455,9 @@ struct SoftmaxRow {
   float sum[TOKENS], rounded[TOKENS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[ALL];
+  // With a soft cap: products before it, the greatest so far, and the magnitude from which one needs a second look, be it a new
+  // maximum or beyond the polynomial.
+  float product[ALL], max_product, noted;
   u32 packed[HALVES][E4M3_MMA ? 2 : (TOKENS + 1) / 2];  // weights of this tile; e4m3: their two parts
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
@@ -464,7 +467,7 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
   x.row = row;
   x.position = lane_of_row * T;
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
-  x.max = MINUS_INF;
+  x.max = x.max_product = x.noted = MINUS_INF;
   x.scale = 0.f;
 #pragma unroll
   for (int i = 0; i < T; i++) x.sum[i] = x.rounded[i] = 0.f;
@@ -542,20 +545,15 @@ DEV void softmax_unit(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
   x.scale = (WITH_SOFT_CAP ? 1.f : p.scale_log2) * stored_scale(p.k_scale);  // a soft cap applies the softmax scale itself
   if (NARROW_QUERY) x.scale *= query_unit(greatest(lds_u32x4(c.shared + QUERY_MOST + x.row * 16)));
 }
-// Scales and caps. True if soft_cap_far is due: `raw` is for that.
+// Scales, and hides what the node does not see.
 template <int L, int T>
-DEV bool softmax_scale(const dw_params &p, const CapSeries &cap, SoftmaxRow<L, T> &x, float (&raw)[SoftmaxRow<L, T>::ALL]) {
+DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, SoftmaxRow<L, T> &x, int t0, bool edge) {
 #pragma unroll
   for (int i = 0; i < x.ALL; i++) {
     if (KV_E4M3) x.s[i] *= x.scale;
-    raw[i] = x.s[i];
-    if (!WITH_SOFT_CAP && !KV_E4M3) x.s[i] *= p.scale_log2;
+    if (WITH_SOFT_CAP) x.product[i] = x.s[i];
+    x.s[i] = WITH_SOFT_CAP ? soft_cap_near(cap, x.s[i]) : KV_E4M3 ? x.s[i] : x.s[i] * p.scale_log2;
   }
-  return WITH_SOFT_CAP && soft_cap_near(cap, raw, x.s);
-}
-// Hides what the node does not see.
-template <int L, int T>
-DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, float (&raw)[SoftmaxRow<L, T>::ALL], int t0, bool edge) {
   x.poison = false;
   if (edge) {
     const u32 visible = softmax_visible(p, c, x, t0);
@@ -563,8 +561,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, flo
     for (int i = 0; i < x.ALL; i++) {
       if (visible >> (i / T * 16 + score_token(x.position + i % T)) & 1) continue;
       x.poison |= !(fabsf(x.s[i]) < INF);
-      x.s[i] = MINUS_INF;
-      raw[i] = 0.f;
+      x.s[i] = x.product[i] = MINUS_INF;
     }
   }
 }
@@ -581,13 +578,30 @@ DEV void softmax_weights(const SoftmaxRow<L, T> &x, float (&weights)[SoftmaxRow<
 #pragma unroll
   for (int i = 0; i < x.ALL; i++) weights[i] = exp2_approx(KV_E4M3 ? x.s[i] - max + WEIGHT_SHIFT : x.s[i] - max);
 }
+// Is there a new maximum, or with a soft cap anything beyond its polynomial? (Then also where a product is as far below zero.)
+template <int L, int T>
+DEV bool softmax_grows(const SoftmaxRow<L, T> &x) {
+  if (!WITH_SOFT_CAP) return largest(x.s) > x.max;
+  float most = fabsf(x.product[0]);
+#pragma unroll
+  for (int i = 1; i < x.ALL; i++) most = fmaxf(most, fabsf(x.product[i]));
+  return most > x.noted;
+}
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>
-DEV float softmax_grow(SoftmaxRow<L, T> &x) {
-  float max = largest(x.s);
+DEV float softmax_grow(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x) {
+  float max = largest(WITH_SOFT_CAP ? x.product : x.s);
 #pragma unroll
   for (u32 d = 1; d < L; d <<= 1) max = fmaxf(max, shuffle_xor(max, d));
-  max = fmaxf(max, x.max);
+  max = fmaxf(max, WITH_SOFT_CAP ? x.max_product : x.max);
+  if (WITH_SOFT_CAP) {
+#pragma unroll
+    for (int i = 0; i < x.ALL; i++)
+      if (x.product[i] != MINUS_INF) x.s[i] = soft_cap(p, cap, x.product[i]);
+    x.max_product = max;
+    x.noted = fminf(max, cap.most);
+    if (max != MINUS_INF) max = soft_cap(p, cap, max);
+  }
   const float factor = max == x.max ? 1.f : exp2_approx(x.max - max);
   x.max = max;
 #pragma unroll
@@ -726,7 +740,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SLOTS> ring;  // only to clean a tile
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
-  const CapSeries cap = cap_series(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
   if (KV_E4M3 && c.tiles.count) {
@@ -743,11 +757,8 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (TAIL) softmax_read(read, y);
     scores.arrive(c.shared + BAR_SCORES_EMPTY);
 
-    float raw_x[x.ALL], raw_y[y.ALL];
-    bool far = softmax_scale(p, cap, x, raw_x);
-    softmax_mask(p, c, x, raw_x, t0, edge);
-    if (TAIL) far |= softmax_scale(p, cap, y, raw_y);
-    if (TAIL) softmax_mask(p, c, y, raw_y, t0, edge);
+    softmax_mask(p, c, cap, x, t0, edge);
+    if (TAIL) softmax_mask(p, c, cap, y, t0, edge);
     if (edge) {
       // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
       const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
@@ -759,25 +770,16 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     float weights_x[x.ALL], weights_y[y.ALL], factor_x = 1.f, factor_y = 1.f;
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
-    bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(largest(y.s) > y.max);
-    if (WITH_SOFT_CAP && grow_x) {
-      if (vote_any(far)) {
-        soft_cap_far(p, raw_x, x.s);
-        softmax_weights(x, weights_x);
-        if (TAIL) soft_cap_far(p, raw_y, y.s);
-        if (TAIL) softmax_weights(y, weights_y);
-        grow_y = TAIL && vote_any(largest(y.s) > y.max);
-      }
-      grow_x = vote_any(has_x && largest(x.s) > x.max);
-    }
+    bool grow_x = vote_any(has_x && softmax_grows(x)), grow_y = TAIL && vote_any(softmax_grows(y));
     if (grow_x) {
-      factor_x = softmax_grow(x);
+      factor_x = softmax_grow(p, cap, x);
       softmax_weights(x, weights_x);
     }
     if (grow_y) {
-      factor_y = softmax_grow(y);
+      factor_y = softmax_grow(p, cap, y);
       softmax_weights(y, weights_y);
     }
+    if (WITH_SOFT_CAP && (grow_x || grow_y)) grow_x = vote_any(factor_x != 1.f || factor_y != 1.f);
     softmax_add(x, weights_x);
     if (TAIL) softmax_add(y, weights_y);
 
