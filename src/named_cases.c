@@ -403,24 +403,22 @@ static const named cases[] = {
   FP8_HEADS("a29", 4, 4, 64),
   FP8_HEADS("a29", 8, 4, 3),
   FP8_HEADS("a29", 8, 9, 1),
-#define A34(t)                                                                                                      \
-  {.name = "a34_" #t "_rows_chain",                                                                                 \
-   .shape = "h=16,t=" #t ",kv=e4m3",                                                                                \
-   .spec = {.batch = 3, TABLE, CHAIN, .stored_scale = 0.5f},                                                        \
-   .prefix = LIST(5700, 33, 0)},                                                                                    \
-  {                                                                                                                 \
-    .name = "a34_" #t "_rows_tree", .shape = "h=16,t=" #t ",page=64,kv=e4m3", .spec = {.batch = 3, TABLE, PARENTS}, \
-    .prefix = LIST(5700, 33, 0)                                                                                     \
+#define A34(t, mask_name, mask)                                                          \
+  {                                                                                      \
+    .name = "a34_" #t "_rows_" mask_name, .shape = "h=16,t=" #t ",page=64,kv=e4m3",      \
+    .spec = {.batch = 3, TABLE, mask, .stored_scale = 0.5f}, .prefix = LIST(5700, 33, 0) \
   }
-  A34(1),
-  A34(2),
-  A34(3),
-  A34(4),
-  A34(5),
-  A34(6),
-  A34(7),
-  A34(8),
-  A34(9),
+  A34(1, "chain", CHAIN),
+  A34(2, "tree", PARENTS),
+  A34(3, "chain", CHAIN),
+  A34(3, "tree", PARENTS),
+  A34(4, "tree", PARENTS),
+  A34(5, "chain", CHAIN),
+  A34(5, "tree", PARENTS),
+  A34(6, "tree", PARENTS),
+  A34(7, "tree", PARENTS),
+  A34(8, "chain", CHAIN),
+  A34(9, "tree", PARENTS),
   {.name = "a38_scaled_prefix_of_another_rank",
    .shape = "h=16,t=16,kv=e4m3",
    .spec = {.batch = 3, TABLE_PREFIX, PARENTS, .drafts_elsewhere = 1, .lse_base_e = 1, .stored_scale = 0.5f},
