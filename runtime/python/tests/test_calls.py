@@ -134,6 +134,23 @@ class Calls(unittest.TestCase):
         call.launch()
         p.check(self)
 
+    def test_repoint(self):
+        """Other layers of a step: the same call with other addresses, unless something is laid out otherwise."""
+        p, other = Problem(), Problem(seed=3)
+        call = self.bind(p)
+        self.assertTrue(call.repoint(kv=bf16(other.kv), q=bf16(other.q), out=bf16(other.out), lse=Device(other.lse)))
+        before = p.out.copy()
+        other.table[...] = p.table
+        call.launch()
+        self.assertTrue((p.out == before).all())
+        other.check(self)
+        wide = aligned(2 * p.q.nbytes).view(np.uint16).reshape(2, *p.q.shape)
+        for name, value in (("q", bf16(wide[0].reshape(BATCH * WIDTH, QK, HEADS))), ("out", Device(p.out.view(np.float16))),
+                            ("kv", bf16(p.kv[1:])), ("q", bf16(wide.reshape(-1, HEADS, QK)[::2]))):
+            self.assertFalse(call.repoint(**{name: value}), name)
+        with self.assertRaises(dw.BadArgument):
+            call.repoint(kv_len=Device(p.lengths))
+
     def test_arrays_live_as_long_as_the_call(self):
         p = Problem()
         call = self.bind(p, mask=i32(TREES[0] + TREES[1]))

@@ -89,6 +89,10 @@ class Taken:
         return array, strides[-2], strides[0] if page > 1 else strides[0] * page
 
 
+def _layout(array: Array) -> tuple[Any, ...]:
+    return array.shape, array.strides, array.dtype
+
+
 def _indices(dtype: str) -> int:
     return int(dtype == "i64")
 
@@ -96,7 +100,7 @@ def _indices(dtype: str) -> int:
 class VerifyCall(Call):
     """A prepared attention call; made by `Kernel.bind`."""
 
-    __slots__ = ("kernel", "_given")
+    __slots__ = ("kernel", "_given", "_layouts")
 
     def __init__(self, kernel: Kernel, given: dict[str, Any]) -> None:
         args = _abi.Args(size=ctypes.sizeof(_abi.Args))
@@ -116,7 +120,25 @@ class VerifyCall(Call):
         _fill(fresh, keep, self.kernel, given)
         call("dw_args_check", self._handle, ctypes.byref(fresh))
         ctypes.pointer(self.args)[0] = fresh  # in place: the reference that launches use stays
-        self._given, self._keep = given, keep.keep
+        self._given, self._keep, self._layouts = given, keep.keep, {}
+
+    def repoint(self, **arrays: Any) -> bool:
+        """`update` of q, out, kv or lse by arrays that are laid out as those they replace: only addresses change, and these arrays
+        are not kept alive. For the layers of a step. False, and nothing has changed, where a shape, stride or type differs."""
+        addresses = {}
+        for name, value in arrays.items():
+            if name not in ("q", "out", "kv", "lse"):
+                raise bad_argument(name, "no such argument", "q, out, kv, lse")
+            array = view(value, name=name)
+            if name not in self._layouts:
+                bound = self._given[name]
+                self._layouts[name] = None if bound is None else _layout(view(bound))
+            if _layout(array) != self._layouts[name]:
+                return False
+            addresses[name] = array.pointer
+        for name, address in addresses.items():
+            setattr(self.args, name, address)
+        return True
 
     def pack_mask(self, bits: Any, stream: Any = None) -> None:
         """Packs the call's mask to bits, once for all layers of a step. bits: u32 or i32 [total_q, words]. Raises
