@@ -391,7 +391,7 @@ def run(given):
 
     expected, margins, plain_seconds = greedy(plain, first, lengths, given.tokens, device)
     decoder = TreeDecoder(target, cache, lengths, first, budget=given.budget, depth=given.depth, device=device, limits=given.limits,
-                          capacity=41 + 2 * given.tokens + 64 * (given.depth + 1) + given.budget)
+                          capacity=41 + 6 * given.tokens + 64 * (given.depth + 1) + given.budget)
     tree_seconds = decoder.decode(given.tokens)
     text, written = decoder.out[:, :given.tokens].long(), int(decoder.written.sum())
     plain.cache.copy_(cache)
