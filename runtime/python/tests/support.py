@@ -79,16 +79,18 @@ def sees(parents, node):
     return found
 
 
-def exact(q, keys, v, scale, visible=None):
-    """One row: q [heads, qk], keys [tokens, qk] -> (out [heads, v], natural log-sum-exp [heads]), in double precision."""
+def exact(q, keys, v, scale, visible=None, values=None):
+    """One row: q [heads, qk], keys [tokens, qk] -> (out [heads, v], natural log-sum-exp [heads]), in double precision. values None:
+    the first v elements of the keys."""
+    values = keys[:, :v] if values is None else values
     if visible is not None:
-        keys = keys[np.asarray(visible, bool)]
+        keys, values = keys[np.asarray(visible, bool)], values[np.asarray(visible, bool)]
     if len(keys) == 0:
         return np.zeros((len(q), v)), np.full(len(q), -np.inf)
     scores = q @ keys.T * scale
     most = scores.max(1, keepdims=True)
     weights = np.exp(scores - most)
-    return weights @ keys[:, :v] / weights.sum(1, keepdims=True), most[:, 0] + np.log(weights.sum(1))
+    return weights @ values / weights.sum(1, keepdims=True), most[:, 0] + np.log(weights.sum(1))
 
 
 ROW_BOUND = 3e-3

@@ -191,6 +191,67 @@ class Calls(unittest.TestCase):
         self.assertEqual(caught.exception.field, "kernel")
 
 
+class Grouped(unittest.TestCase):
+    """GQA: K and V beside each other in a token, and heads of a page apart from one another in two buffers."""
+
+    HEADS, KV_HEADS, DIM = 4, 2, 128
+
+    def run_layout(self, page, layout):
+        random = np.random.default_rng(page)
+        heads, group, dim = self.KV_HEADS, self.HEADS // self.KV_HEADS, self.DIM
+        pages = BATCH * LONGEST // page
+        if layout == "tokens":
+            both = aligned_bf16(random, pages, page, heads, 2 * dim)
+            k, v = both[..., :dim], both[..., dim:]
+        else:
+            k, v = (aligned_bf16(random, pages, heads, page, dim).transpose(0, 2, 1, 3) for _ in range(2))
+        table = random.permutation(pages).astype(np.int32).reshape(BATCH, -1)
+        lengths = np.array(PREFIX, np.int32) + WIDTH
+        q = aligned_bf16(random, BATCH * WIDTH, self.HEADS, dim)
+        out = aligned(q.nbytes).view(np.uint16).reshape(q.shape)
+        lse = np.full((BATCH * WIDTH, self.HEADS), np.nan, np.float32)
+        squeeze = (lambda array: array[:, 0]) if page == 1 else (lambda array: array)
+        with dw.Context() as context:
+            kernel = context.kernel(f"gqa:h={self.HEADS},hk={heads},d={dim},t={WIDTH},page={page},target=sm_90,limits=sm_120",
+                                    dw.Bounds(batch=BATCH, kv_len=LONGEST))
+            call = kernel.bind(q=bf16(q), out=bf16(out), kv=bf16(squeeze(k)), v=bf16(squeeze(v)), kv_len=Device(lengths), lse=Device(lse),
+                               lse_base="e", block_table=Device(table), mask=i32(TREES[0] + TREES[1]), mask_kind=dw.Mask.PARENTS,
+                               softmax_scale=SCALE, workspace=Device(aligned(kernel.workspace_size)))
+            for name, value in (("v", None), ("v", bf16(squeeze(v)[..., :64])), ("v", bf16(squeeze(v)[:1])), ("kv", bf16(k[..., :1, :]))):
+                with self.subTest(name), self.assertRaises(dw.BadArgument) as caught:
+                    call.update(**{name: value})
+                self.assertEqual(caught.exception.field, name)
+            call.launch()
+        for b in range(BATCH):
+            slots = [(int(table[b, t // page]), t % page) for t in range(lengths[b])]
+            keys = np.stack([np.concatenate([from_bf16(k[slot]), from_bf16(v[slot])], -1) for slot in slots])
+            for node in range(WIDTH):
+                seen = sees(TREES[b], node)
+                visible = [TREES[b][node] != -2 and (t < PREFIX[b] or t - PREFIX[b] in seen) for t in range(len(slots))]
+                for head in range(self.HEADS):
+                    row, record = (b * WIDTH + node, head), keys[:, head // group]
+                    right, right_lse = exact(from_bf16(q[row])[None], record[:, :dim], dim, SCALE, visible, record[:, dim:])
+                    self.assertLessEqual(row_errors(from_bf16(out[row])[None], right).max(), ROW_BOUND, row)
+                    np.testing.assert_allclose(lse[row], right_lse[0], atol=1e-4)
+
+    def test_k_and_v_of_a_token_side_by_side(self):
+        self.run_layout(16, "tokens")
+
+    def test_heads_of_a_page_apart(self):
+        self.run_layout(32, "heads")
+
+    def test_slots(self):
+        self.run_layout(1, "tokens")
+
+    def test_mla_has_no_v(self):
+        p = Problem()
+        with dw.Context() as context, self.assertRaises(dw.BadArgument) as caught:
+            context.kernel(SHAPE, dw.Bounds(batch=BATCH, kv_len=LONGEST)).bind(
+                q=bf16(p.q), out=bf16(p.out), kv=bf16(p.kv), v=bf16(p.kv), kv_len=Device(p.lengths), block_table=Device(p.table),
+                softmax_scale=SCALE)
+        self.assertEqual(caught.exception.field, "v")
+
+
 class Checked(unittest.TestCase):
     def test_report(self):
         open_gpu()
