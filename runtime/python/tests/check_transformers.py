@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Attention layers of transformers' DeepSeek models against ours on the same weights: AbsorbedMLA with draftwood's kernel, a prompt in
-one call and a token at a time. Opt-in: needs transformers. On the CPU with DRAFTWOOD_DRIVER naming the software GPU, else on a GPU.
-Exit status 0: the same within the bound, 1: not.
+one call and a token at a time; and a Llama with draftwood as its attention function. Opt-in: needs transformers. On the CPU with DRAFTWOOD_DRIVER
+naming the software GPU, else on a GPU. Exit status 0: the same within the bound, 1: not.
 """
 import sys
 
 import torch
 import transformers
 from gpu_engines import CPU, DEVICE, launch, on_device
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.deepseek_v3 import DeepseekV3Config, modeling_deepseek_v3
+from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import draftwood as dw
 from draftwood.engines.absorbed_mla import AbsorbedMLA
-from draftwood.engines.common import workspace
+from draftwood.engines.common import OnDevice, workspace
+from draftwood.engines.transformers_attention import GroupedAttention, register
 
 ROWS, HEADS, BOUND = 33, 4, 6e-3  # rounding of q and KV to bf16 comes on top of a row's 3e-3
 
@@ -60,12 +63,79 @@ class Cache:
         return out
 
 
+def exact(query, key, value, mask, scale):
+    """[requests, rows, heads, v] in fp64; rows that see nothing are zeros."""
+    group = query.shape[1] // key.shape[1]
+    key, value = (x.double().repeat_interleave(group, 1) for x in (key, value))
+    tokens, rows = key.shape[2], query.shape[2]
+    if mask is None:
+        mask = torch.ones(rows, tokens, dtype=torch.bool, device=query.device).tril(tokens - rows)
+    scores = (query.double() @ key.mT * scale).masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1).nan_to_num(0.0) @ value).transpose(1, 2)
+
+
+class Watched(GroupedAttention):
+    """Compares each call with fp64, row by row; SDPA's, too. The bound of a row is 3e-3 or 1.5 times SDPA's largest distance."""
+
+    worst, theirs, rows = 0.0, 0.0, 0
+
+    def _attend(self, module, query, key, value, mask, more):
+        out = super()._attend(module, query, key, value, mask, more)
+        right = exact(query, key, value, mask, more["scaling"])
+        theirs = sdpa_attention_forward(module, query, key, value, mask, **more)[0]
+        norm = right.norm(dim=-1).clamp_min(1e-20)
+        Watched.worst = max(Watched.worst, float(((out.double() - right).norm(dim=-1) / norm).max()))
+        Watched.theirs = max(Watched.theirs, float(((theirs.double() - right).norm(dim=-1) / norm).max()))
+        Watched.rows += norm.numel()
+        return out
+
+
+def llama(kind):
+    """A model of transformers' own, its cache and its masks: prompts padded on the left by SDPA, then tokens, a chain and a tree. Returns
+    calls that draftwood served and the largest distance of the logits from SDPA's."""
+    torch.manual_seed(5)
+    config = LlamaConfig(hidden_size=512, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=kind,
+                         head_dim=64, vocab_size=256)
+    model = LlamaForCausalLM(config).to(DEVICE, torch.bfloat16).eval()
+    attention = register(batch=3, kv_len=256, widths=(1, 8))
+    attention.__class__ = Watched
+    prompt = torch.randint(256, (3, 40), device=DEVICE)
+    there = torch.ones(3, 40, dtype=torch.int64, device=DEVICE)
+    there[1, :11] = 0
+    there[2, :35] = 0
+    tree = torch.zeros(5, 5, dtype=torch.bool, device=DEVICE)
+    for node, path in enumerate(((), (0,), (0,), (0, 1), (0, 2))):
+        tree[node, [*path, node]] = True
+    steps = [torch.randint(256, (3, n), device=DEVICE) for n in (1, 4, 1, 5)]
+    logits = {}
+    for name in ("sdpa", "draftwood"):
+        model.set_attn_implementation(name)
+        cache, mask, found = transformers.DynamicCache(), there, []
+        model(prompt, attention_mask=mask, past_key_values=cache)
+        for tokens in steps:
+            mask = torch.cat([mask, torch.ones_like(tokens)], 1)
+            given, positions = mask, None
+            if tokens.shape[1] == 5:
+                whole = mask[:, None, None, :].bool().expand(3, 1, 5, -1).clone()
+                whole[..., -5:] = tree
+                given, positions = whole, (mask[:, :-5].sum(1, keepdim=True) + tree.sum(1) - 1)
+            found.append(model(tokens, attention_mask=given, position_ids=positions, past_key_values=cache).logits.float())
+        one = transformers.DynamicCache()
+        model(prompt[:1], past_key_values=one)  # no mask at all
+        found += [model(tokens[:1], past_key_values=one).logits.float() for tokens in steps[:2]]
+        logits[name] = found
+    apart = max(float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max()) for a, b in zip(logits["draftwood"], logits["sdpa"]))
+    return attention.calls, apart
+
+
 @torch.inference_mode()
 def main():
     if CPU:
         import support
 
         support.open_gpu()
+        OnDevice.target = staticmethod(lambda: "90,limits=sm_120")
+        OnDevice.array, OnDevice.stream = staticmethod(on_device), staticmethod(lambda: None)
     else:
         torch.zeros(1, device="cuda")
     print("transformers", transformers.__version__)
@@ -85,6 +155,13 @@ def main():
                 worst = float(((found - right).norm(dim=-1) / right.norm(dim=-1)).max())
                 failed += worst > BOUND
                 print(f"{'ok  ' if worst <= BOUND else 'FAIL'}  q_lora_rank {q_lora_rank}, interleaved {interleaved}, {name}: {worst:.1e} of {BOUND:g}")
+    for heads in (2, 8):
+        calls, apart = llama(heads)
+        bound = max(3e-3, 1.5 * Watched.theirs)
+        right = calls == 12 and Watched.worst <= bound and apart <= 0.03
+        failed += not right
+        print(f"{'ok  ' if right else 'FAIL'}  Llama, {heads} KV heads: {calls} calls, {Watched.rows} rows from fp64: {Watched.worst:.1e} of "
+              f"{bound:.1e} (SDPA's {Watched.theirs:.1e}); logits from SDPA's: {apart:.1e} of 0.03")
     return int(failed > 0)
 
 

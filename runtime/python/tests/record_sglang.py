@@ -31,6 +31,7 @@ from support import open_gpu
 
 import draftwood
 from draftwood.engines import sglang_backend
+from draftwood.engines.common import OnDevice
 
 HEADS, LATENT, ROPE, CONTEXT = 2, 512, 64, 96
 BOUND = 4e-3
@@ -44,10 +45,9 @@ def array_of(tensor):
 
 def on_the_software_gpu():
     open_gpu()
-    backend = sglang_backend.DraftwoodAttnBackend
-    backend._target = staticmethod(lambda: "90,limits=sm_120")
-    backend._array = staticmethod(array_of)
-    backend._stream = staticmethod(lambda: None)
+    OnDevice.target = staticmethod(lambda: "90,limits=sm_120")
+    OnDevice.array = staticmethod(array_of)
+    OnDevice.stream = staticmethod(lambda: None)
 
 
 def drafted(random, width, topk):

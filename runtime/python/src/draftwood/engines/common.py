@@ -14,6 +14,8 @@ logger = logging.getLogger("draftwood")
 SWITCH = "DRAFTWOOD_VERIFY"
 SHADOW_BOUND = 4e-3  # relative L2 distance of a row between two right kernels
 SHADOW_STEPS = 256   # steps from one report to the next
+DETERMINISTIC_RANGE = 1024  # tokens a KV range where results may not depend on the batch
+_TORCH_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 class VerifyMode(Enum):
@@ -64,6 +66,7 @@ class Worker:
         self.context.prepare(self._requests.values())
         self._kernels = {width: self.context.kernel(request.shape, request.bounds) for width, request in self._requests.items()}
         self.context.freeze()
+        self.widths = tuple(self._kernels)
         self.workspace_size = max(kernel.workspace_size for kernel in self._kernels.values())
 
     def kernel(self, width: int) -> Kernel | None:
@@ -71,12 +74,31 @@ class Worker:
         return next((kernel for most, kernel in self._kernels.items() if most >= width), None)
 
 
-def device_target() -> int:
-    """The class of torch's current device, e.g. 120, as a shape's target."""
-    import torch
+def dtype_name(dtype: Any) -> str | None:
+    """A type of torch's as a shape's text has it; None: KV of this type goes to the engine's own kernels."""
+    return _TORCH_DTYPES.get(str(dtype))
 
-    major, minor = torch.cuda.get_device_capability()
-    return 10 * major + minor
+
+class OnDevice:
+    """How an engine's device, tensors and streams come to calls. Tests on machines without a GPU put others in."""
+
+    @staticmethod
+    def target() -> Any:
+        """The class of torch's current device, e.g. 120, as a shape's target."""
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        return 10 * major + minor
+
+    @staticmethod
+    def array(tensor: Any) -> Any:
+        return tensor
+
+    @staticmethod
+    def stream() -> Any:
+        import torch
+
+        return torch.cuda.current_stream()
 
 
 def workspace(size: int, device: Any) -> Any:

@@ -16,11 +16,8 @@ from .._abi import Feature, Mask
 from ..calls import VerifyCall
 from ..errors import BadArgument, DriverError, Frozen, bad_argument
 from ..shapes import Shape
-from .common import Shadow, VerifyMode, Worker, device_target, warn_once, workspace
+from .common import DETERMINISTIC_RANGE, OnDevice, Shadow, VerifyMode, Worker, dtype_name, warn_once, workspace
 from .sglang import bind_target_verify
-
-_TORCH_DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-DETERMINISTIC_RANGE = 1024  # tokens a KV range where results may not depend on the batch
 
 
 class DraftwoodAttnBackend(TritonAttnBackend):
@@ -46,7 +43,7 @@ class DraftwoodAttnBackend(TritonAttnBackend):
         config = runner.model_config
         if config.attention_arch != AttentionArch.MLA:
             return "the model's attention is not MLA"
-        if runner.kv_cache_dtype not in _TORCH_DTYPES or runner.dtype != runner.kv_cache_dtype:
+        if dtype_name(runner.kv_cache_dtype) is None or runner.dtype != runner.kv_cache_dtype:
             return f"KV of type {runner.kv_cache_dtype} for a model of type {runner.dtype}"
         return None
 
@@ -55,18 +52,13 @@ class DraftwoodAttnBackend(TritonAttnBackend):
         return max(self.target_verify_num_tokens_per_req or 0, self.num_draft_tokens or 0, 1)
 
     def _make_worker(self, runner: Any) -> Worker:
-        config, dtype = runner.model_config, _TORCH_DTYPES[runner.dtype]
+        config, dtype = runner.model_config, dtype_name(runner.dtype)
         width = self._width()
         shape = Shape.parse(f"mla:h={self.num_head},t={width},qk={config.kv_lora_rank + config.qk_rope_head_dim},"
-                            f"v={config.kv_lora_rank},page=1,q={dtype},kv={dtype},o={dtype},target=sm_{self._target()}")
+                            f"v={config.kv_lora_rank},page=1,q={dtype},kv={dtype},o={dtype},target=sm_{OnDevice.target()}")
         features = (Feature.SOFT_CAP if self._soft_cap else Feature(0)) | (Feature.Q_ROPE if self.dcp_size > 1 else Feature(0))
         return Worker(shape, (1, width), batch=self.req_to_token_pool.size, kv_len=self.max_context_len + width,
                       features=features, split_tokens=DETERMINISTIC_RANGE if self.enable_deterministic else 0)
-
-    # What tests on machines without a GPU replace.
-    _target = staticmethod(device_target)
-    _array = staticmethod(lambda tensor: tensor)
-    _stream = staticmethod(lambda: torch.cuda.current_stream())
 
     # ---- metadata ---------------------------------------------------------------------------------------------
 
@@ -159,12 +151,12 @@ class DraftwoodAttnBackend(TritonAttnBackend):
         heads = out.view(rows, layer.tp_q_head_num, layer.v_head_dim)
         pool = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
         call = self._call(q, heads, pool, layer, forward_batch)
-        call.launch(self._stream())
+        call.launch(OnDevice.stream())
         return out
 
     def _call(self, q: Any, out: Any, pool: Any, layer: Any, forward_batch: Any) -> VerifyCall:
         """Bound once a step and pointed at each layer's arrays."""
-        metadata, array = self.forward_metadata, self._array
+        metadata, array = self.forward_metadata, OnDevice.array
         if self._calls_of is not metadata:
             self._calls.clear()
             self._calls_of = metadata
@@ -175,7 +167,7 @@ class DraftwoodAttnBackend(TritonAttnBackend):
         return call
 
     def _bind(self, q: Any, out: Any, pool: Any, layer: Any, forward_batch: Any) -> VerifyCall:
-        metadata, array = self.forward_metadata, self._array
+        metadata, array = self.forward_metadata, OnDevice.array
         batch = forward_batch.batch_size
         common = {"q": array(q), "out": array(out), "softmax_scale": layer.scaling, "workspace": array(self._workspace),
                   "kv_indptr": array(metadata.kv_indptr[:batch + 1]), "kv_indices": array(metadata.kv_indices)}
