@@ -14,7 +14,7 @@ from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import draftwood as dw
 from draftwood.engines.absorbed_mla import AbsorbedMLA
-from draftwood.engines.common import OnDevice, workspace
+from draftwood.engines.common import workspace
 from draftwood.engines.transformers_attention import GroupedAttention, register
 
 ROWS, HEADS, BOUND = 33, 4, 6e-3  # rounding of q and KV to bf16 comes on top of a row's 3e-3
@@ -133,9 +133,7 @@ def main():
     if CPU:
         import support
 
-        support.open_gpu()
-        OnDevice.target = staticmethod(lambda: "90,limits=sm_120")
-        OnDevice.array, OnDevice.stream = staticmethod(on_device), staticmethod(lambda: None)
+        support.on_the_software_gpu()
     else:
         torch.zeros(1, device="cuda")
     print("transformers", transformers.__version__)

@@ -27,27 +27,13 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.test.kits.attention_unittest.attention_methods import mla_attention as kit
-from support import open_gpu
+from support import on_the_software_gpu
 
-import draftwood
 from draftwood.engines import sglang_backend
-from draftwood.engines.common import OnDevice
 
 HEADS, LATENT, ROPE, CONTEXT = 2, 512, 64, 96
 BOUND = 4e-3
 DTYPES = {torch.float16: "f16", torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "bool"}
-
-
-def array_of(tensor):
-    """A tensor of the CPU as memory of the software GPU."""
-    return draftwood.Array(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), DTYPES[tensor.dtype], tensor)
-
-
-def on_the_software_gpu():
-    open_gpu()
-    OnDevice.target = staticmethod(lambda: "90,limits=sm_120")
-    OnDevice.array = staticmethod(array_of)
-    OnDevice.stream = staticmethod(lambda: None)
 
 
 def drafted(random, width, topk):

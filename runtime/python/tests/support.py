@@ -30,6 +30,23 @@ def open_gpu():
     return driver
 
 
+def on_the_software_gpu():
+    """Engines' plug-ins with tensors of torch's CPU as memory of the software GPU."""
+    from draftwood import Array
+    from draftwood.engines.common import OnDevice
+
+    names = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32", "int64": "i64", "uint8": "u8", "bool": "bool"}
+
+    def array(tensor):
+        name = names[str(tensor.dtype).removeprefix("torch.")]
+        return Array(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), name, tensor)
+
+    open_gpu()
+    OnDevice.target = staticmethod(lambda: "90,limits=sm_120")
+    OnDevice.array = staticmethod(array)
+    OnDevice.stream = staticmethod(lambda: None)
+
+
 class Device:
     """An array in the software GPU's memory, which is the host's. bf16 is kept as uint16 and named by draftwood.view."""
 
