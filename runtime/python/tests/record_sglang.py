@@ -6,11 +6,13 @@ usage: record_sglang.py OUT.json
 Opt-in; docs/sglang.md says which packages it needs. Nothing of SGLang is replaced: its plug-in loader finds draftwood by the entry
 point, its registry makes the backend, its test kit the model runner, pools and batches, and its Triton kernels (slots, tree masks,
 attention) run in Triton's interpreter. draftwood's kernels run on the software GPU that DRAFTWOOD_DRIVER names, in the backend's
-own forward. Both results have to agree, row by row, before a step is written down.
+own forward. Both results have to agree, row by row, before a step is written down. Decode, the switch, the fallback and the hook for draft
+workers are checked on the way.
 """
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["DRAFTWOOD_VERIFY"] = "on"
@@ -24,12 +26,15 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_parallel
+from sglang.srt.speculative.draft_utils import DraftBackendFactory
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.test.kits.attention_unittest.attention_methods import mla_attention as kit
 from support import on_the_software_gpu
 
 from draftwood.engines import sglang_backend
+from draftwood.engines.common import Shadow, VerifyMode
+from draftwood.errors import BadArgument
 
 HEADS, LATENT, ROPE, CONTEXT = 2, 512, 64, 96
 BOUND = 4e-3
@@ -151,12 +156,69 @@ class Step:
         return row
 
 
+def checks():
+    """What is not recorded."""
+    step = Step(4, 3, seed=4)
+    backend, prefix = step.backend, [20, 33, 41]
+    slots = step.runner.req_to_token_pool.req_to_token
+    batch = ForwardBatch(
+        forward_mode=ForwardMode.DECODE, batch_size=3, input_ids=torch.zeros(3, dtype=torch.int64), req_pool_indices=torch.arange(3),
+        seq_lens=torch.tensor(prefix), seq_lens_cpu=torch.tensor(prefix), seq_lens_sum=sum(prefix),
+        out_cache_loc=torch.tensor([int(slots[b, n - 1]) for b, n in enumerate(prefix)]), positions=torch.tensor(prefix) - 1)
+    step.runner.kv_index_translator.bind_own_plan(batch)
+    backend.init_forward_metadata(batch)
+    q = torch.randn(3, HEADS * (LATENT + ROPE), generator=step.random).to(torch.float16)
+    k = torch.randn(3, 1, LATENT + ROPE, generator=step.random).to(torch.float16)
+    run = lambda backend: backend.forward_decode(q, k, k[..., :LATENT], step.layer, batch).view(3, HEADS, LATENT).float()
+    theirs = TritonAttnBackend.forward_decode(backend, q, k, k[..., :LATENT], step.layer, batch).view(3, HEADS, LATENT).float()
+    served = lambda: bool(backend._calls)
+    distance = ((run(backend) - theirs).norm(dim=-1) / theirs.norm(dim=-1)).max().item()
+    assert served() and distance <= BOUND, distance
+    print(f"decode: ours from SGLang's {distance:.1e}")
+
+    backend._calls.clear()
+    scaled, step.layer.k_scale = step.layer.k_scale, torch.ones(1)
+    q_kept = q.clone()
+    assert torch.equal(run(backend), theirs) and not served() and torch.equal(q, q_kept)
+    step.layer.k_scale = scaled
+    print("a layer with KV scales: SGLang's kernel")
+
+    backend._mode, backend._shadow = VerifyMode.SHADOW, Shadow("SGLang", "cpu")
+    assert torch.equal(run(backend), theirs) and served()
+    rows, beyond, largest = backend._shadow.report()
+    assert (rows, beyond) == (3 * HEADS, 0) and 0 < largest <= BOUND, (rows, beyond, largest)
+    backend._shadow.compare(theirs, theirs + 1)
+    assert backend._shadow.report()[1] == 3 * HEADS
+    print(f"shadow: {rows} rows, {beyond} beyond the bound, largest {largest:.1e}; SGLang's result is used")
+
+    make = ATTENTION_BACKENDS["draftwood"]
+    os.environ["DRAFTWOOD_VERIFY"] = "off"
+    assert type(make(step.runner)) is TritonAttnBackend
+    os.environ["DRAFTWOOD_VERIFY"] = "perhaps"
+    try:
+        make(step.runner)
+        raise AssertionError("a mode that there is not")
+    except BadArgument as error:
+        assert error.field == "DRAFTWOOD_VERIFY"
+    os.environ["DRAFTWOOD_VERIFY"] = "on"
+    with get_parallel().override(attn_dcp_size=2):
+        assert "decode context" in sglang_backend.DraftwoodAttnBackend.why_not(step.runner)
+    print("off, a wrong mode, ranks that share a request: Triton's backend, an error, Triton's backend")
+
+    made = []
+    factory = SimpleNamespace(draft_attn_backend="draftwood", draft_model_runner=None)
+    DraftBackendFactory._create_backend(factory, "decode_attention_backend", {"triton": lambda: made.append("triton") or ("triton", None)}, "{backend_type}")
+    assert made == ["triton"], made
+    print("a draft worker: Triton's backend")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     on_the_software_gpu()
     load_plugins()
     with get_parallel().override(attn_dcp_rank=0):  # there are no process groups
+        checks()
         rows = record_all()
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         file.write(f'{{"sglang": "{sglang.__version__}", "steps": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n")

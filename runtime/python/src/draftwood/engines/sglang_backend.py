@@ -11,6 +11,7 @@ import torch
 from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.runtime_context import get_parallel
 
 from .._abi import Feature, Mask
 from ..calls import VerifyCall
@@ -45,6 +46,8 @@ class DraftwoodAttnBackend(TritonAttnBackend):
             return "the model's attention is not MLA"
         if dtype_name(runner.kv_cache_dtype) is None or runner.dtype != runner.kv_cache_dtype:
             return f"KV of type {runner.kv_cache_dtype} for a model of type {runner.dtype}"
+        if get_parallel().attn_dcp_size > 1:
+            return "decode context parallelism, under which SGLang gathers q and merges ranks around its own kernels"
         return None
 
     def _width(self) -> int:
@@ -56,7 +59,7 @@ class DraftwoodAttnBackend(TritonAttnBackend):
         width = self._width()
         shape = Shape.parse(f"mla:h={self.num_head},t={width},qk={config.kv_lora_rank + config.qk_rope_head_dim},"
                             f"v={config.kv_lora_rank},page=1,q={dtype},kv={dtype},o={dtype},target=sm_{OnDevice.target()}")
-        features = (Feature.SOFT_CAP if self._soft_cap else Feature(0)) | (Feature.Q_ROPE if self.dcp_size > 1 else Feature(0))
+        features = Feature.SOFT_CAP if self._soft_cap else Feature(0)
         return Worker(shape, (1, width), batch=self.req_to_token_pool.size, kv_len=self.max_context_len + width,
                       features=features, split_tokens=DETERMINISTIC_RANGE if self.enable_deterministic else 0)
 
@@ -85,8 +88,6 @@ class DraftwoodAttnBackend(TritonAttnBackend):
         mode = forward_batch.forward_mode
         if mode.is_target_verify() or mode.is_decode():
             lengths = forward_batch.seq_lens[:self._lengths.shape[0]]
-            if self.dcp_size > 1:
-                lengths = self._dcp_lens(lengths)
             self._lengths[:lengths.shape[0]].copy_(lengths)
 
     def _count_step(self) -> None:
