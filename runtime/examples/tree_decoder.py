@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A tree decoder in small: draft, tree, verify, accept, compact, all on the device, a step being one graph replay. torch and draftwood.
 
-usage: tree_decoder.py [--tokens N] [--prompts N] [--budget N] [--depth N] [--layers N] [--seed N] [--limits TARGET] [--json FILE]
-                       [--device cuda|cpu]
+usage: tree_decoder.py [--model mla|gqa] [--tokens N] [--prompts N] [--budget N] [--depth N] [--layers N] [--seed N] [--limits TARGET]
+                       [--json FILE] [--device cuda|cpu]
 
-The target is a model of random weights with latent attention (MLA). The draft is the target without its attention, which gives a
+The target is a model of random weights with latent attention (MLA) or with two KV heads for eight of q (GQA). The draft is the target without its attention, which gives a
 distribution for each of the next `depth` tokens; the tree is the `budget` - 1 most probable beginnings of sequences under their
 product, best first. The same target decodes greedily, a token a step, with attention written in torch: that is what the tree has
 to return. Where the target's best two logits are nearer than the bound, rounding may decide, and after that two sequences part; so the
@@ -25,23 +25,78 @@ import torch
 from torch import nn
 
 import draftwood as dw
-from draftwood.engines.absorbed_mla import AbsorbedMLA
+from draftwood.engines.absorbed_mla import AbsorbedMLA, rotate
 
-VOCABULARY, HIDDEN, LATENT, ROPE, NOPE, HEADS, PAGE, CHOICES = 1024, 512, 512, 64, 64, 8, 64, 8
-QK = LATENT + ROPE
+VOCABULARY, HIDDEN, HEADS, PAGE, CHOICES = 1024, 512, 8, 64, 8
+SCALE = 4 / math.sqrt(128)  # sharper than a trained model's, so that it matters which tokens a row sees
 CONTEXT = 0.25  # of what a layer adds, how much is attention's: the draft does without
 BOUND = 0.02    # of two logits, whose spread is 1; what rounding of q, KV and P may do to their difference
 PHASES = ("draft", "tree", "verify", "accept", "compact")
 
 
+def linear(inputs, outputs):
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+class Latent:
+    """MLA: a token's record in the cache is its latent and a rotated part; V is the latent."""
+
+    shape, rope, qk, v, record = f"mla:h={HEADS}", 64, 576, 512, 576
+
+    @staticmethod
+    def attention():
+        nope, rope, latent = 64, Latent.rope, Latent.v
+        kv_up = torch.randn(HEADS * (nope + nope), latent) / math.sqrt(latent)
+        return AbsorbedMLA(heads=HEADS, latent=latent, rope=rope, nope=nope, v=nope, q=linear(HIDDEN, HEADS * (nope + rope)),
+                           kv=linear(HIDDEN, latent + rope), kv_norm=nn.RMSNorm(latent), kv_up=kv_up, out=linear(HEADS * nope, HIDDEN),
+                           scale=SCALE)
+
+    @staticmethod
+    def planes(pool):
+        return {"kv": pool}
+
+    @staticmethod
+    def heads(records):
+        """K and V of each head of q: [b, tokens, record] -> two of [b, tokens, 1 or heads, ..]."""
+        return records.unsqueeze(2), records[..., :Latent.v].unsqueeze(2)
+
+
+class Grouped:
+    """GQA: a token's record is K and V of each KV head, beside each other."""
+
+    kv_heads, rope, qk, v = 2, 128, 128, 128
+    record, shape = kv_heads * (qk + v), f"gqa:h={HEADS},hk={kv_heads},d={qk}"
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.out = linear(HIDDEN, HEADS * Grouped.qk), linear(HEADS * Grouped.v, HIDDEN)
+            self.k, self.v = (linear(HIDDEN, Grouped.kv_heads * width) for width in (Grouped.qk, Grouped.v))
+            self.scale = SCALE
+
+        def forward(self, hidden, angles, attend):
+            q, k, v = (part(hidden).unflatten(-1, (count, -1)) for part, count in
+                       ((self.q, HEADS), (self.k, Grouped.kv_heads), (self.v, Grouped.kv_heads)))
+            record = torch.cat([rotate(k, angles, False), v], -1).flatten(1)
+            return self.out(attend(rotate(q, angles, False), record).flatten(1))
+
+    attention = Attention
+
+    @staticmethod
+    def planes(pool):
+        pool = pool.unflatten(-1, (Grouped.kv_heads, -1))
+        return {"kv": pool[..., :Grouped.qk], "v": pool[..., Grouped.qk:]}
+
+    @staticmethod
+    def heads(records):
+        both = records.unflatten(-1, (Grouped.kv_heads, -1)).repeat_interleave(HEADS // Grouped.kv_heads, 2)
+        return both[..., :Grouped.qk], both[..., Grouped.qk:]
+
+
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, form):
         super().__init__()
-        linear = lambda a, b: nn.Linear(a, b, bias=False)
-        kv_up = torch.randn(HEADS * (NOPE + NOPE), LATENT) / math.sqrt(LATENT)
-        self.attention = AbsorbedMLA(heads=HEADS, latent=LATENT, rope=ROPE, nope=NOPE, v=NOPE, q=linear(HIDDEN, HEADS * (NOPE + ROPE)),
-                                     kv=linear(HIDDEN, QK), kv_norm=nn.RMSNorm(LATENT), kv_up=kv_up,
-                                     out=linear(HEADS * NOPE, HIDDEN), scale=4 / math.sqrt(NOPE + ROPE))
+        self.attention = form.attention()
         self.up, self.down = linear(HIDDEN, 2 * HIDDEN), linear(2 * HIDDEN, HIDDEN)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -55,13 +110,14 @@ def norm(x):
 class Target(nn.Module):
     """Takes rows of tokens at positions. attend(layer, q, record) is the attention; None: the draft, which has none."""
 
-    def __init__(self, layers):
+    def __init__(self, form, layers):
         super().__init__()
+        self.form = form
         self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
-        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(form) for _ in range(layers))
         self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
         nn.init.normal_(self.head.weight, std=1 / math.sqrt(HIDDEN))
-        self.register_buffer("frequencies", 10000.0 ** -(torch.arange(ROPE // 2) * 2 / ROPE))
+        self.register_buffer("frequencies", 10000.0 ** -(torch.arange(form.rope // 2) * 2 / form.rope))
 
     def forward(self, tokens, positions=None, attend=None):
         x = self.embedding(tokens)
@@ -74,11 +130,12 @@ class Target(nn.Module):
         return self.head(norm(x))
 
 
-def attend_in_torch(scale, q, records, visible):
-    """q [b, rows, heads, qk], records [b, tokens, qk], visible [b, rows, tokens]: in fp32, as plainly as can be."""
-    scores = torch.einsum("brhd,bkd->brhk", q, records) * scale
+def attend_in_torch(form, scale, q, records, visible):
+    """q [b, rows, heads, qk], records [b, tokens, record], visible [b, rows, tokens]: in fp32, as plainly as can be."""
+    k, v = (part.expand(-1, -1, HEADS, -1) for part in form.heads(records))
+    scores = torch.einsum("brhd,bkhd->brhk", q, k) * scale
     scores = scores.masked_fill(~visible.unsqueeze(2), -math.inf)
-    return torch.einsum("brhk,bkd->brhd", scores.softmax(-1), records[..., :LATENT])
+    return torch.einsum("brhk,bkhd->brhd", scores.softmax(-1), v)
 
 
 def rounded(x):
@@ -87,11 +144,11 @@ def rounded(x):
 
 
 class Plain:
-    """The target with attention in torch over a cache [layers, prompts, tokens, qk], in which a row is where its position is."""
+    """The target with attention in torch over a cache [layers, prompts, tokens, record], in which a row is where its position is."""
 
     def __init__(self, target, prompts, tokens, device):
         self.target = target
-        self.cache = torch.zeros(len(target.layers), prompts, tokens, QK, device=device)
+        self.cache = torch.zeros(len(target.layers), prompts, tokens, target.form.record, device=device)
 
     def logits(self, tokens, positions):
         """[prompts, rows] at those positions, each seeing all before it -> [prompts, rows, vocabulary]."""
@@ -101,9 +158,9 @@ class Plain:
         batch = torch.arange(prompts, device=tokens.device).unsqueeze(1)
 
         def attend(layer, q, record):
-            self.cache[layer][batch, positions] = rounded(record).view(prompts, rows, QK)
-            seen = attend_in_torch(self.target.layers[layer].attention.scale, rounded(q).view(prompts, rows, HEADS, QK),
-                                   self.cache[layer], visible)
+            self.cache[layer][batch, positions] = rounded(record).view(prompts, rows, -1)
+            seen = attend_in_torch(self.target.form, self.target.layers[layer].attention.scale,
+                                   rounded(q).view(prompts, rows, HEADS, -1), self.cache[layer], visible)
             return seen.flatten(0, 1)
 
         return self.target(tokens.flatten(), positions.flatten(), attend).view(prompts, rows, VOCABULARY)
@@ -134,13 +191,13 @@ class TreeDecoder:
 
     def __init__(self, target, cache, lengths, first, *, budget, depth, capacity, device, limits):
         self.target, self.device, self.budget, self.depth = target, device, budget, depth
-        prompts, layers = len(lengths), len(target.layers)
+        prompts, layers, form = len(lengths), len(target.layers), target.form
         new = lambda *shape, dtype=torch.int32: torch.zeros(shape, dtype=dtype, device=device)
         self.batch = prompts
         columns = -(-capacity // PAGE)
         self.capacity = columns * PAGE
         self.table = torch.randperm(prompts * columns, device=device).int().view(prompts, columns)
-        self.pool = torch.full((layers, prompts * columns, PAGE, QK), math.nan, dtype=torch.bfloat16, device=device)
+        self.pool = torch.full((layers, prompts * columns, PAGE, form.record), math.nan, dtype=torch.bfloat16, device=device)
         for b, length in enumerate(lengths.tolist()):
             at = torch.arange(length, device=device)
             self.pool.flatten(1, 2)[:, self.slots(b, at)] = cache[:, b, :length].bfloat16()
@@ -154,8 +211,8 @@ class TreeDecoder:
         self.parents, self.tokens = new(prompts, budget), new(prompts, budget)
         self.positions, self.target_tokens = new(prompts, budget), new(prompts, budget)
         self.accepted, self.count, self.bonus = new(prompts, depth + 1), new(prompts), new(prompts)
-        self.q = new(prompts * budget, HEADS, QK, dtype=torch.bfloat16)
-        self.seen = new(prompts * budget, HEADS, LATENT, dtype=torch.float32)
+        self.q = new(prompts * budget, HEADS, form.qk, dtype=torch.bfloat16)
+        self.seen = new(prompts * budget, HEADS, form.v, dtype=torch.float32)
         self.runners = None
         self._prepare(limits)
 
@@ -165,8 +222,8 @@ class TreeDecoder:
     # ---- what draftwood does ----------------------------------------------------------------------------------
 
     def _prepare(self, limits):
-        target = torch.cuda.get_device_capability() if self.device == "cuda" else (9, 0)
-        shape = dw.Shape.parse(f"mla:h={HEADS},t={self.budget},page={PAGE},o=fp32,target=sm_{target[0]}{target[1]},limits={limits}")
+        target, form = torch.cuda.get_device_capability() if self.device == "cuda" else (9, 0), self.target.form
+        shape = dw.Shape.parse(f"{form.shape},t={self.budget},page={PAGE},o=fp32,target=sm_{target[0]}{target[1]},limits={limits}")
         bounds = dw.Bounds(batch=self.batch, kv_len=self.capacity, call=dw.CallKind.TABLE)
         self.context = dw.Context()
         self.context.prepare([dw.Request(shape, bounds)])
@@ -177,8 +234,9 @@ class TreeDecoder:
         room = room[-room.data_ptr() % 256:]
         a = self._array
         self.verify_calls = [
-            kernel.bind(q=a(self.q), out=a(self.seen), kv=a(pool), kv_len=a(self.kv_len), block_table=a(self.table), mask=a(self.parents.view(-1)),
-                        mask_kind=dw.Mask.PARENTS, softmax_scale=layer.attention.scale, workspace=a(room[:kernel.workspace_size]))
+            kernel.bind(q=a(self.q), out=a(self.seen), kv_len=a(self.kv_len), block_table=a(self.table), mask=a(self.parents.view(-1)),
+                        mask_kind=dw.Mask.PARENTS, softmax_scale=layer.attention.scale, workspace=a(room[:kernel.workspace_size]),
+                        **{name: a(plane) for name, plane in form.planes(pool).items()})
             for pool, layer in zip(self.pool, self.target.layers)]
         self.expand_call = companions.tree_expand(a(self.parents.view(-1)), batch=self.batch, width=self.budget, kv_len=a(self.kv_len),
                                                   positions=a(self.positions.view(-1)))
@@ -187,7 +245,7 @@ class TreeDecoder:
             accept_index=a(self.accepted), accept_count=a(self.count), bonus_tokens=a(self.bonus))
         self.bases = torch.tensor([pool.data_ptr() for pool in self.pool], device=self.device)
         self.compact_call = companions.kv_compact(
-            dw.Planes(a(self.bases), row_bytes=2 * QK), kv_len=a(self.kv_len), accept_index=a(self.accepted), width=self.budget, page=PAGE,
+            dw.Planes(a(self.bases), row_bytes=2 * form.record), kv_len=a(self.kv_len), accept_index=a(self.accepted), width=self.budget, page=PAGE,
             block_table=a(self.table), new_len=a(self.next_len), next_drafts=self.budget)
 
     def _array(self, tensor):
@@ -380,7 +438,7 @@ def run(given):
     torch.manual_seed(given.seed)
     if device == "cpu":
         open_software_gpu()
-    target = Target(given.layers).to(device)
+    target = Target({"mla": Latent, "gqa": Grouped}[given.model], given.layers).to(device)
     lengths = torch.randint(5, 41, (given.prompts,)).to(device)
     prompt = torch.randint(VOCABULARY, (given.prompts, 41), device=device)
     plain = Plain(target, given.prompts, 41 + given.tokens, device)
@@ -402,7 +460,7 @@ def run(given):
     agreed = torch.where(same.all(1), given.tokens, (~same).int().argmax(1))  # tokens before the first that differs
     parted = [(b, int(n), float(margins[b, n])) for b, n in enumerate(agreed) if n < given.tokens]
     result = {
-        "prompts": given.prompts, "tokens": given.tokens, "budget": given.budget, "depth": given.depth, "bound": BOUND,
+        "model": given.model, "prompts": given.prompts, "tokens": given.tokens, "budget": given.budget, "depth": given.depth, "bound": BOUND,
         "acceptance": written / (decoder.steps * given.prompts), "steps": decoder.steps,
         "equal_to_greedy": int(same.all(1).sum()), "equal_tokens": int(agreed.sum()),
         "parted": [{"prompt": b, "token": n, "margin": margin} for b, n, margin in parted],
@@ -420,6 +478,7 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
     for name, value in (("tokens", 1000), ("prompts", 8), ("budget", 32), ("depth", 8), ("layers", 4), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--model", default="mla", choices=("mla", "gqa"))
     parser.add_argument("--limits", default="native")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--json")
