@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The package on a real GPU, with torch: prepared calls, graphs, cost, what SGLang recorded through its Triton kernels and ours.
+"""The package on a real GPU, with torch: prepared calls, graphs, cost, what SGLang recorded through its Triton kernels and ours, what vLLM
+recorded through ours, alone and as two ranks that share the requests.
 
 usage: gpu_engines.py [--sglang FOLDER] [--out FILE.jsonl] [--limits TARGET]
 
@@ -20,7 +21,7 @@ import types
 import torch
 
 import draftwood as dw
-from draftwood.engines import sglang
+from draftwood.engines import sglang, vllm
 from draftwood.engines.common import workspace
 
 QK, V, SCALE = 576, 512, 192**-0.5
@@ -251,13 +252,18 @@ class Step:
         return torch.cat(out), torch.cat(lse)
 
 
-def recorded(check, given):
-    function = load_sglang(given.sglang) if given.sglang else None
-    steps, where = [], os.path.dirname(os.path.abspath(__file__))
-    for name in glob.glob(os.path.join(where, "data", "sglang-*.json")):
+def load_recorded(check, engine, field):
+    rows, where = [], os.path.dirname(os.path.abspath(__file__))
+    for name in glob.glob(os.path.join(where, "data", f"{engine}-*.json")):
         with open(name, encoding="utf-8") as file:
-            steps += json.load(file)["steps"]
-    check("recorded steps are there", -len(steps), -1)
+            rows += json.load(file)[field]
+    check(f"{engine}: {field} were recorded", -len(rows), -1)
+    return rows
+
+
+def recorded_sglang(check, given):
+    function = load_sglang(given.sglang) if given.sglang else None
+    steps = load_recorded(check, "sglang", "steps")
     with dw.Context() as context:
         for heads in (2,) if CPU else (8, 16):
             for seed, row in enumerate(steps):
@@ -275,6 +281,92 @@ def recorded(check, given):
                     theirs = step.theirs(function)
                     check(f"{name}: SGLang's from fp64", distance(theirs[:live], right), ROW_BOUND)
                     check(f"{name}: ours from SGLang's", distance(ours[:live], theirs[:live].double()), APART)
+
+
+# ---- what vLLM recorded ---------------------------------------------------------------------------------------------
+
+class Batch:
+    """A recorded batch with a cache and q of our own: NaN wherever it has no business."""
+
+    def __init__(self, row, heads, seed):
+        random = torch.Generator().manual_seed(seed)
+        self.row, self.live, self.width, self.heads, self.page = row, row["live"], row["width"], heads, row["page"]
+        self.lengths = torch.tensor(row["seq_lens"], dtype=torch.int32, device=DEVICE)
+        self.table = torch.tensor(row["block_table"], dtype=torch.int32, device=DEVICE)
+        self.cache = torch.full((row["pages"], self.page, QK), torch.nan, dtype=DTYPE, device=DEVICE)
+        for b in range(self.live):
+            self.cache.view(-1, QK)[self.slots(b)] = torch.randn(row["seq_lens"][b], QK, generator=random).to(DTYPE).to(DEVICE)
+        self.q = torch.randn(row["rows"], heads, QK, generator=random).to(DTYPE).to(DEVICE)
+
+    def slots(self, b):
+        at = torch.arange(int(self.lengths[b]), device=DEVICE)
+        return self.table[b, at // self.page].long() * self.page + at % self.page
+
+    def ours(self, kernel, room, **more):
+        """Through a graph where there is a GPU. q comes in two parts."""
+        out = torch.full((self.q.shape[0], self.heads, V), torch.nan, dtype=DTYPE, device=DEVICE)
+        lse = torch.full(self.q.shape[:2], torch.nan, dtype=torch.float32, device=DEVICE)
+        parts = {"q": on_device(self.q)} if more else {"q": on_device(self.q[..., :V].contiguous()), "q_rope": on_device(self.q[..., V:])}
+        call = vllm.bind_decode(kernel, kv_cache=on_device(self.cache), out=on_device(out), block_table=on_device(self.table),
+                                seq_lens=on_device(self.lengths), softmax_scale=SCALE, workspace=on_device(room), lse=on_device(lse),
+                                **parts, **more)
+        launch(call)
+        if CPU:
+            return out, lse
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch(call)
+        out.fill_(torch.nan)
+        graph.replay()
+        return out, lse
+
+    def right(self):
+        out, lse = [], []
+        for b in range(self.live):
+            slots = self.slots(b)
+            visible = torch.ones(self.width, len(slots), dtype=torch.bool, device=DEVICE).tril(len(slots) - self.width)
+            for results, value in zip((out, lse), exact(self.q[b * self.width:(b + 1) * self.width], self.cache.view(-1, QK)[slots], visible)):
+                results.append(value)
+        return torch.cat(out), torch.cat(lse)
+
+    def ranks(self, kernel, room, companions, count):
+        """Tokens dealt out in turns, each rank's result on its own, then merged."""
+        outs, lses, lengths, cache = [], [], self.lengths, self.cache
+        places = [self.slots(b) for b in range(self.live)]
+        for rank in range(count):
+            self.lengths, self.cache = ((lengths - rank + count - 1) // count).clamp_min(0).int(), torch.full_like(cache, torch.nan)
+            for b in range(self.live):
+                self.cache.view(-1, QK)[self.slots(b)] = cache.view(-1, QK)[places[b][rank::count]]
+            out, lse = self.ours(kernel, room, other_ranks=True)
+            outs.append(out)
+            lses.append(lse)
+        self.lengths, self.cache = lengths, cache
+        outs, lses = torch.stack(outs), torch.stack(lses)
+        out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
+        launch(companions.merge_states(dw.States(on_device(outs), on_device(lses), "e"), on_device(out), on_device(lse), "e"))
+        return out, lse
+
+
+def recorded_vllm(check, given):
+    with dw.Context() as context:
+        companions = context.companions()
+        for heads in (2,) if CPU else (8, 16):
+            for seed, row in enumerate(load_recorded(check, "vllm", "batches")):
+                text = (f"mla:h={heads},t={row['width']},page={row['page']},q={given.type},kv={given.type},o={given.type},target=sm_{given.target},"
+                        f"limits={given.limits}")
+                kernel = context.kernel(text, dw.Bounds(batch=8, kv_len=160, features=dw.Feature.Q_ROPE, call=dw.CallKind.TABLE))
+                batch, room = Batch(row, heads, seed), workspace(kernel.workspace_size, DEVICE)
+                right, right_lse = batch.right()
+                live, name = batch.live * batch.width, f"{row['name']}, {heads} heads"
+                out, lse = batch.ours(kernel, room)
+                check(f"vLLM, {name}: ours from fp64", distance(out[:live], right), ROW_BOUND)
+                check(f"vLLM, {name}: log-sum-exp", float((lse[:live].double() - right_lse).abs().max()), 1e-4)
+                check(f"vLLM, {name}: rows of padding that are not zeros", int(out[live:].ne(0).sum()), 0)
+                if row["width"] == 1:
+                    kernel = context.kernel(text, dw.Bounds(batch=8, kv_len=160))
+                    out, lse = batch.ranks(kernel, workspace(kernel.workspace_size, DEVICE), companions, 2)
+                    check(f"vLLM, {name}: two ranks, merged, from fp64", distance(out[:live], right), APART)
+                    check(f"vLLM, {name}: their log-sum-exp", float((lse[:live].double() - right_lse).abs().max()), 1e-4)
 
 
 def main():
@@ -295,7 +387,8 @@ def main():
         torch.zeros(1, device="cuda")  # torch's CUDA context is current from here on
     check = Checks(given.out)
     prepared_calls(check, given)
-    recorded(check, given)
+    recorded_sglang(check, given)
+    recorded_vllm(check, given)
     print(f"{len(check.rows) - check.failed} passed, {check.failed} failed")
     return 1 if check.failed else 0
 
