@@ -3,6 +3,7 @@ they share, and freezes. Real NVRTC; each kernel is compiled once in all.
 
 usage: test_workers.py [sglang | vllm]     with an engine: each process also finds its backend through the engine's own plug-in loader
 """
+import json
 import multiprocessing
 import os
 import sys
@@ -10,6 +11,9 @@ import tempfile
 import unittest
 
 from support import driver_path
+
+import draftwood as dw
+from draftwood.engines.common import Worker
 
 WORKERS, SHAPE, WIDTHS = 8, "mla:h=2,t=4,page=1,target=sm_90,limits=sm_120", (1, 4)
 SECONDS = 240
@@ -33,11 +37,8 @@ def backend_of(engine):
 
 def work(engine, folder, barrier, results):
     try:
-        os.environ["DRAFTWOOD_CACHE_DIR"] = folder
+        os.environ["DRAFTWOOD_CACHE_DIR"], os.environ["DRAFTWOOD_MISSES"] = folder, os.path.join(folder, "misses.jsonl")
         driver_path()
-        import draftwood as dw
-        from draftwood.engines.common import Worker
-
         backend = backend_of(engine) if engine else None
         barrier.wait(SECONDS)
         worker = Worker(dw.Shape.parse(SHAPE), WIDTHS, batch=8, kv_len=256)
@@ -66,8 +67,12 @@ class Workers(unittest.TestCase):
             found = [results.get(timeout=SECONDS) for _ in processes]
             for process in processes:
                 process.join(SECONDS)
+            with open(os.path.join(folder, "misses.jsonl"), encoding="utf-8") as file:
+                misses = [json.loads(line) for line in file]
         self.assertEqual([row for row in found if "error" in row], [])
         self.assertEqual(sum(row["compiles"] for row in found), len(WIDTHS), found)
+        # What one had to compile, in the form that a bundle is made from.
+        self.assertEqual({row["shape"] for row in misses}, {str(dw.Shape.parse(SHAPE).replace(width=width)) for width in WIDTHS})
         for row in found:
             self.assertEqual(row["compiles"] + row["found"], len(WIDTHS), found)
             self.assertTrue(row["frozen"], "a width that was not prepared was made all the same")

@@ -12,6 +12,7 @@ from ..shapes import Bounds, Shape
 
 logger = logging.getLogger("draftwood")
 SWITCH = "DRAFTWOOD_VERIFY"
+MISSES = "DRAFTWOOD_MISSES"
 SHADOW_BOUND = 4e-3  # relative L2 distance of a row between two right kernels
 SHADOW_STEPS = 256   # steps from one report to the next
 DETERMINISTIC_RANGE = 1024  # tokens a KV range where results may not depend on the batch
@@ -52,7 +53,8 @@ warn_once = Warnings()
 
 
 class Worker:
-    """Kernels of one shape for some widths, prepared together with the other workers of this host, then frozen.
+    """Kernels of one shape for some widths, prepared together with the other workers of this host, then frozen. What had to be compiled
+    is logged, and appended to the file that $DRAFTWOOD_MISSES names.
 
     shape   all but its width; widths: most rows of a request, a kernel each
     batch, kv_len  bounds of all calls
@@ -66,8 +68,17 @@ class Worker:
         self.context.prepare(self._requests.values())
         self._kernels = {width: self.context.kernel(request.shape, request.bounds) for width, request in self._requests.items()}
         self.context.freeze()
+        self._tell_misses()
         self.widths = tuple(self._kernels)
         self.workspace_size = max(kernel.workspace_size for kernel in self._kernels.values())
+
+    def _tell_misses(self) -> None:
+        text, path = self.context.miss_text(), os.environ.get(MISSES)
+        if text:
+            logger.info("draftwood: compiled, since neither bundles nor cache had it:\n%s", text.rstrip())
+        if text and path:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(text)
 
     def kernel(self, width: int) -> Kernel | None:
         """The narrowest kernel that takes requests of `width` rows; None: wider than any."""
