@@ -3,6 +3,7 @@
 one call and a token at a time; and a Llama with draftwood as its attention function. Opt-in: needs transformers. On the CPU with DRAFTWOOD_DRIVER
 naming the software GPU, else on a GPU. Exit status 0: the same within the bound, 1: not.
 """
+import copy
 import sys
 
 import torch
@@ -14,7 +15,7 @@ from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 import draftwood as dw
 from draftwood.engines.absorbed_mla import AbsorbedMLA
-from draftwood.engines.common import workspace
+from draftwood.engines.common import VerifyMode, workspace
 from draftwood.engines.transformers_attention import GroupedAttention, register
 
 ROWS, HEADS, BOUND = 33, 4, 6e-3  # rounding of q and KV to bf16 comes on top of a row's 3e-3
@@ -124,6 +125,18 @@ def llama(kind):
         model(prompt[:1], past_key_values=one)  # no mask at all
         found += [model(tokens[:1], past_key_values=one).logits.float() for tokens in steps[:2]]
         logits[name] = found
+    served, mode = attention.calls, attention._mode
+    last = lambda: model(steps[0][:1], past_key_values=copy.deepcopy(one)).logits
+    model.set_attn_implementation("sdpa")
+    plain = last()
+    model.set_attn_implementation("draftwood")
+    attention._mode = VerifyMode.OFF
+    assert torch.equal(last(), plain) and attention.calls == served
+    attention._mode = VerifyMode.SHADOW
+    assert torch.equal(last(), plain) and attention.calls == served + 2
+    rows, beyond, largest = attention._shadow.report()
+    assert (rows, beyond) == (16, 0) and 0 < largest < 4e-3, (rows, beyond, largest)
+    attention._mode, attention.calls = mode, served
     apart = max(float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max()) for a, b in zip(logits["draftwood"], logits["sdpa"]))
     return attention.calls, apart
 

@@ -38,8 +38,9 @@ class Problem:
     def slots(self, b):
         return [int(self.table[b, t // self.page]) * self.page + t % self.page for t in range(self.lengths[b])]
 
-    def check(self, test, trees=TREES, base=np.e):
-        q, pool = from_bf16(self.q), from_bf16(self.kv).reshape(-1, QK)
+    def check(self, test, trees=TREES, base=np.e, keys=None):
+        """keys: in fp64, where they are not kv itself."""
+        q, pool = from_bf16(self.q), from_bf16(self.kv).reshape(-1, QK) if keys is None else keys
         for b in range(BATCH):
             keys = pool[self.slots(b)]
             for node in range(WIDTH):
@@ -191,10 +192,45 @@ class Calls(unittest.TestCase):
         self.assertEqual(caught.exception.field, "kernel")
 
 
+class Narrow(unittest.TestCase):
+    """KV in e4m3 with a scale on the device, which may change between launches."""
+
+    def setUp(self):
+        open_gpu()
+
+    def test_mla(self):
+        p, random = Problem(), np.random.default_rng(4)
+        bits = random.integers(0, 256, p.kv.shape, np.uint8)
+        bits[bits & 0x7f == 0x7f] = 0  # NaN
+        exponent, fraction = bits >> 3 & 15, bits & 7
+        values = np.where(exponent > 0, (8 + fraction) * 2.0 ** (exponent.astype(int) - 10), fraction * 2.0**-9) * np.where(bits & 128, -1, 1)
+        room, scale = aligned(bits.nbytes).reshape(bits.shape), np.zeros(1, np.float32)
+        room[...] = bits
+        p.kv = dw.view(Device(room), "e4m3")
+        with dw.Context() as context:
+            kernel = context.kernel(f"{SHAPE},kv=e4m3", dw.Bounds(batch=BATCH, kv_len=LONGEST))
+            given = {"q": bf16(p.q), "out": bf16(p.out), "kv": p.kv, "kv_len": Device(p.lengths), "lse": Device(p.lse), "lse_base": "e",
+                     "block_table": Device(p.table), "mask": i32(TREES[0] + TREES[1]), "mask_kind": dw.Mask.PARENTS,
+                     "softmax_scale": SCALE, "workspace": Device(aligned(kernel.workspace_size))}
+            for name, value, field in (("v_scale", Device(scale), "v_scale"), ("kv", bf16(aligned_bf16(random, *bits.shape)), "kv")):
+                with self.subTest(name), self.assertRaises(dw.BadArgument) as caught:
+                    kernel.bind(**{**given, name: value})
+                self.assertEqual(caught.exception.field, field)
+            call = kernel.bind(**given, kv_scale=Device(scale))
+            for factor in (0.0078125, 0.02):
+                scale[0] = factor
+                call.launch()
+                keys = values * float(scale[0])
+                p.check(self, keys=keys.reshape(-1, QK))
+
+
 class Grouped(unittest.TestCase):
     """GQA: K and V beside each other in a token, and heads of a page apart from one another in two buffers."""
 
     HEADS, KV_HEADS, DIM = 4, 2, 128
+
+    def setUp(self):
+        open_gpu()
 
     def run_layout(self, page, layout):
         random = np.random.default_rng(page)
