@@ -4,12 +4,12 @@
 usage: tree_decoder.py [--model mla|gqa] [--tokens N] [--prompts N] [--budget N] [--depth N] [--layers N] [--seed N] [--limits TARGET]
                        [--json FILE] [--device cuda|cpu]
 
-The target is a model of random weights with latent attention (MLA) or with two KV heads for eight of q (GQA). The draft is the target without its attention, which gives a
-distribution for each of the next `depth` tokens; the tree is the `budget` - 1 most probable beginnings of sequences under their
-product, best first. The same target decodes greedily, a token a step, with attention written in torch: that is what the tree has
-to return. Where the target's best two logits are nearer than the bound, rounding may decide, and after that two sequences part; so the
-tree's own text is also put through the target at once (teacher forcing), and each of its tokens has to be the best one, or nearer
-to the best than the bound.
+The target is a model of random weights with latent attention (MLA) or with two KV heads for eight of q (GQA). The draft is the target
+without its attention, which gives a distribution for each of the next `depth` tokens; the tree is the `budget` - 1 most probable
+beginnings of sequences under their product, best first. The same target decodes greedily, a token a step, with attention written in
+torch: that is what the tree has to return. Where the target's best two logits are nearer than the bound, rounding may decide, and after
+that two sequences part; so the tree's own text is also put through the target at once (teacher forcing), and each of its tokens has to be
+the best one, or nearer to the best than the bound.
 
 --device cpu runs on a GPU made of software, which DRAFTWOOD_DRIVER names, without graphs. Exit status 0: as it should be, 1: not.
 """
@@ -245,8 +245,8 @@ class TreeDecoder:
             accept_index=a(self.accepted), accept_count=a(self.count), bonus_tokens=a(self.bonus))
         self.bases = torch.tensor([pool.data_ptr() for pool in self.pool], device=self.device)
         self.compact_call = companions.kv_compact(
-            dw.Planes(a(self.bases), row_bytes=2 * form.record), kv_len=a(self.kv_len), accept_index=a(self.accepted), width=self.budget, page=PAGE,
-            block_table=a(self.table), new_len=a(self.next_len), next_drafts=self.budget)
+            dw.Planes(a(self.bases), row_bytes=2 * form.record), kv_len=a(self.kv_len), accept_index=a(self.accepted), width=self.budget,
+            page=PAGE, block_table=a(self.table), new_len=a(self.next_len), next_drafts=self.budget)
 
     def _array(self, tensor):
         """Memory of the CPU is that of the software GPU."""
@@ -460,8 +460,8 @@ def run(given):
     agreed = torch.where(same.all(1), given.tokens, (~same).int().argmax(1))  # tokens before the first that differs
     parted = [(b, int(n), float(margins[b, n])) for b, n in enumerate(agreed) if n < given.tokens]
     result = {
-        "model": given.model, "prompts": given.prompts, "tokens": given.tokens, "budget": given.budget, "depth": given.depth, "bound": BOUND,
-        "acceptance": written / (decoder.steps * given.prompts), "steps": decoder.steps,
+        "model": given.model, "prompts": given.prompts, "tokens": given.tokens, "budget": given.budget, "depth": given.depth,
+        "bound": BOUND, "acceptance": written / (decoder.steps * given.prompts), "steps": decoder.steps,
         "equal_to_greedy": int(same.all(1).sum()), "equal_tokens": int(agreed.sum()),
         "parted": [{"prompt": b, "token": n, "margin": margin} for b, n, margin in parted],
         "forced_best": int(best.sum()), "forced_furthest_below_best": float(below.max()),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Attention layers of transformers' DeepSeek models against ours on the same weights: AbsorbedMLA with draftwood's kernel, a prompt in
-one call and a token at a time; and a Llama with draftwood as its attention function. Opt-in: needs transformers. On the CPU with DRAFTWOOD_DRIVER
-naming the software GPU, else on a GPU. Exit status 0: the same within the bound, 1: not.
+"""Attention layers of transformers' DeepSeek models against ours on the same weights: AbsorbedMLA with draftwood's kernel, a prompt in one
+call and a token at a time; and a Llama with draftwood as its attention function. Opt-in: needs transformers. On the CPU with
+DRAFTWOOD_DRIVER naming the software GPU, else on a GPU. Exit status 0: the same within the bound, 1: not.
 """
 import copy
 import sys
@@ -22,8 +22,8 @@ ROWS, HEADS, BOUND = 33, 4, 6e-3  # rounding of q and KV to bf16 comes on top of
 
 
 def layers(q_lora_rank, interleaved):
-    config = DeepseekV3Config(hidden_size=256, num_attention_heads=HEADS, num_key_value_heads=HEADS, kv_lora_rank=512, q_lora_rank=q_lora_rank,
-                              qk_rope_head_dim=64, qk_nope_head_dim=64, v_head_dim=64, rope_interleave=interleaved,
+    config = DeepseekV3Config(hidden_size=256, num_attention_heads=HEADS, num_key_value_heads=HEADS, kv_lora_rank=512,
+                              q_lora_rank=q_lora_rank, qk_rope_head_dim=64, qk_nope_head_dim=64, v_head_dim=64, rope_interleave=interleaved,
                               max_position_embeddings=4096, attn_implementation="eager")
     attention = modeling_deepseek_v3.DeepseekV3Attention(config, 0).to(DEVICE).eval()
     for parameter in attention.parameters():
@@ -165,14 +165,15 @@ def main():
             for name, found in (("at once", whole), ("a token at a time", single)):
                 worst = float(((found - right).norm(dim=-1) / right.norm(dim=-1)).max())
                 failed += worst > BOUND
-                print(f"{'ok  ' if worst <= BOUND else 'FAIL'}  q_lora_rank {q_lora_rank}, interleaved {interleaved}, {name}: {worst:.1e} of {BOUND:g}")
+                print(f"{'ok  ' if worst <= BOUND else 'FAIL'}  q_lora_rank {q_lora_rank}, interleaved {interleaved}, {name}: "
+                      f"{worst:.1e} of {BOUND:g}")
     for heads in (2, 8):
         calls, apart = llama(heads)
         bound = max(3e-3, 1.5 * Watched.theirs)
         right = calls == 12 and Watched.worst <= bound and apart <= 0.03
         failed += not right
-        print(f"{'ok  ' if right else 'FAIL'}  Llama, {heads} KV heads: {calls} calls, {Watched.rows} rows from fp64: {Watched.worst:.1e} of "
-              f"{bound:.1e} (SDPA's {Watched.theirs:.1e}); logits from SDPA's: {apart:.1e} of 0.03")
+        print(f"{'ok  ' if right else 'FAIL'}  Llama, {heads} KV heads: {calls} calls, {Watched.rows} rows from fp64: "
+              f"{Watched.worst:.1e} of {bound:.1e} (SDPA's {Watched.theirs:.1e}); logits from SDPA's: {apart:.1e} of 0.03")
     return int(failed > 0)
 
 

@@ -5,8 +5,8 @@ recorded through ours, alone and as two ranks that share the requests.
 usage: gpu_engines.py [--sglang FOLDER] [--out FILE.jsonl] [--limits TARGET]
 
 FOLDER: SGLang's sglang/kernels/ops/attention, of which extend_attention.py, decode_attention.py and score_mod.py are used as they are;
-what else of SGLang they import (environment, kind of GPU) is stated here. Also runs on the CPU with DRAFTWOOD_DRIVER naming the software GPU
-and TRITON_INTERPRET=1. Prints a table of checks; exit status 0: all right, 1: not.
+what else of SGLang they import (environment, kind of GPU) is stated here. Also runs on the CPU with DRAFTWOOD_DRIVER naming the software
+GPU and TRITON_INTERPRET=1. Prints a table of checks; exit status 0: all right, 1: not.
 """
 import argparse
 import glob
@@ -325,7 +325,8 @@ class Batch:
         for b in range(self.live):
             slots = self.slots(b)
             visible = torch.ones(self.width, len(slots), dtype=torch.bool, device=DEVICE).tril(len(slots) - self.width)
-            for results, value in zip((out, lse), exact(self.q[b * self.width:(b + 1) * self.width], self.cache.view(-1, QK)[slots], visible)):
+            rows = slice(b * self.width, (b + 1) * self.width)
+            for results, value in zip((out, lse), exact(self.q[rows], self.cache.view(-1, QK)[slots], visible)):
                 results.append(value)
         return torch.cat(out), torch.cat(lse)
 
@@ -352,8 +353,8 @@ def recorded_vllm(check, given):
         companions = context.companions()
         for heads in (2,) if CPU else (8, 16):
             for seed, row in enumerate(load_recorded(check, "vllm", "batches")):
-                text = (f"mla:h={heads},t={row['width']},page={row['page']},q={given.type},kv={given.type},o={given.type},target=sm_{given.target},"
-                        f"limits={given.limits}")
+                text = (f"mla:h={heads},t={row['width']},page={row['page']},q={given.type},kv={given.type},o={given.type},"
+                        f"target=sm_{given.target},limits={given.limits}")
                 kernel = context.kernel(text, dw.Bounds(batch=8, kv_len=160, features=dw.Feature.Q_ROPE, call=dw.CallKind.TABLE))
                 batch, room = Batch(row, heads, seed), workspace(kernel.workspace_size, DEVICE)
                 right, right_lse = batch.right()

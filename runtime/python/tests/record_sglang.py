@@ -207,7 +207,8 @@ def checks():
 
     made = []
     factory = SimpleNamespace(draft_attn_backend="draftwood", draft_model_runner=None)
-    DraftBackendFactory._create_backend(factory, "decode_attention_backend", {"triton": lambda: made.append("triton") or ("triton", None)}, "{backend_type}")
+    backends = {"triton": lambda: made.append("triton") or ("triton", None)}
+    DraftBackendFactory._create_backend(factory, "decode_attention_backend", backends, "{backend_type}")
     assert made == ["triton"], made
     print("a draft worker: Triton's backend")
 

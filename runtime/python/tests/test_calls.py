@@ -203,7 +203,8 @@ class Narrow(unittest.TestCase):
         bits = random.integers(0, 256, p.kv.shape, np.uint8)
         bits[bits & 0x7f == 0x7f] = 0  # NaN
         exponent, fraction = bits >> 3 & 15, bits & 7
-        values = np.where(exponent > 0, (8 + fraction) * 2.0 ** (exponent.astype(int) - 10), fraction * 2.0**-9) * np.where(bits & 128, -1, 1)
+        sizes = np.where(exponent > 0, (8 + fraction) * 2.0 ** (exponent.astype(int) - 10), fraction * 2.0**-9)
+        values = np.where(bits & 128, -sizes, sizes)
         room, scale = aligned(bits.nbytes).reshape(bits.shape), np.zeros(1, np.float32)
         room[...] = bits
         p.kv = dw.view(Device(room), "e4m3")

@@ -200,7 +200,8 @@ def _fill_vectors(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]
 def _fill_kv(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]) -> None:
     shape = kernel.shape
     rope = given["kv_rope"] is not None
-    kv, args.kv_page_stride, args.kv_token_stride, head = taken.pool("kv", given["kv"], shape, shape.head_dim_v if rope else shape.head_dim_qk)
+    width = shape.head_dim_v if rope else shape.head_dim_qk
+    kv, args.kv_page_stride, args.kv_token_stride, head = taken.pool("kv", given["kv"], shape, width)
     args.kv, args.kv_pages = kv.pointer, kv.shape[0]
     if rope:
         part, args.kv_rope_page_stride, args.kv_rope_token_stride, _ = taken.pool("kv_rope", given["kv_rope"], shape,

@@ -104,7 +104,8 @@ class DraftwoodAttnBackend(TritonAttnBackend):
     def forward_decode(self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **more: Any) -> Any:
         return self._forward(super().forward_decode, q, k, v, layer, forward_batch, save_kv_cache, more)
 
-    def _forward(self, triton: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool, more: dict[str, Any]) -> Any:
+    def _forward(self, triton: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool,
+                 more: dict[str, Any]) -> Any:
         reason = self._why_not_this(q, layer, more)
         if reason is None and self._mode == VerifyMode.ON:
             if save_kv_cache and k is not None:

@@ -77,7 +77,8 @@ class GroupedAttention:
         self._shadow: Shadow | None = None
         self.calls = 0  # that draftwood served
 
-    def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any) -> tuple[Tensor, None]:
+    def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+                 **more: Any) -> tuple[Tensor, None]:
         """query [requests, heads, rows, qk], key and value [requests, KV heads, tokens, ..] -> [requests, rows, heads, v]."""
         if self._mode == VerifyMode.OFF or query.shape[2] > self._widths[-1]:
             return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
@@ -156,7 +157,8 @@ def _planes(key: Any, value: Any) -> tuple[Array, Array, int]:
         (requests, heads, tokens, width), (request, head, token, element) = array.shape, array.strides
         request = request if requests > 1 else token * tokens
         if element != 1 or token < width or request % token:
-            raise bad_argument(name, f"strides of {list(array.strides)} elements", "tokens without gaps, requests a whole number of tokens apart")
+            raise bad_argument(name, f"strides of {list(array.strides)} elements",
+                               "tokens without gaps, requests a whole number of tokens apart")
         strides.add(request // token)
         slots = (requests - 1) * (request // token) + tokens
         pools.append(Array(array.pointer, (slots, heads, width), (token, head, 1), array.dtype, array.owner))

@@ -126,7 +126,8 @@ class DraftwoodMLAImpl(TritonMLAImpl):
         width, rest = divmod(rows, requests)
         kernel = serving.worker.kernel(width)
         if rest or kernel is None:
-            raise bad_argument("rows of a decode batch", f"{rows} for {requests} requests", f"the same for each, {serving.worker.widths[-1]} at most")
+            raise bad_argument("rows of a decode batch", f"{rows} for {requests} requests",
+                               f"the same for each, {serving.worker.widths[-1]} at most")
         if not metadata.causal and width > 1:
             raise bad_argument("causal", "False", "True, but for one row a request")
         return bind_decode(kernel, kv_cache=array(cache), block_table=array(decode.block_table), seq_lens=array(decode.seq_lens),
