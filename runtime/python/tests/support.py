@@ -30,6 +30,23 @@ def open_gpu():
     return driver
 
 
+def on_the_software_gpu():
+    """Engines' plug-ins with tensors of torch's CPU as memory of the software GPU."""
+    from draftwood import Array
+    from draftwood.engines.common import OnDevice
+
+    names = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32", "int64": "i64", "uint8": "u8", "bool": "bool"}
+
+    def array(tensor):
+        name = names[str(tensor.dtype).removeprefix("torch.")]
+        return Array(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), name, tensor)
+
+    open_gpu()
+    OnDevice.target = staticmethod(lambda: "90,limits=sm_120")
+    OnDevice.array = staticmethod(array)
+    OnDevice.stream = staticmethod(lambda: None)
+
+
 class Device:
     """An array in the software GPU's memory, which is the host's. bf16 is kept as uint16 and named by draftwood.view."""
 
@@ -79,16 +96,18 @@ def sees(parents, node):
     return found
 
 
-def exact(q, keys, v, scale, visible=None):
-    """One row: q [heads, qk], keys [tokens, qk] -> (out [heads, v], natural log-sum-exp [heads]), in double precision."""
+def exact(q, keys, v, scale, visible=None, values=None):
+    """One row: q [heads, qk], keys [tokens, qk] -> (out [heads, v], natural log-sum-exp [heads]), in double precision. values None:
+    the first v elements of the keys."""
+    values = keys[:, :v] if values is None else values
     if visible is not None:
-        keys = keys[np.asarray(visible, bool)]
+        keys, values = keys[np.asarray(visible, bool)], values[np.asarray(visible, bool)]
     if len(keys) == 0:
         return np.zeros((len(q), v)), np.full(len(q), -np.inf)
     scores = q @ keys.T * scale
     most = scores.max(1, keepdims=True)
     weights = np.exp(scores - most)
-    return weights @ keys[:, :v] / weights.sum(1, keepdims=True), most[:, 0] + np.log(weights.sum(1))
+    return weights @ values / weights.sum(1, keepdims=True), most[:, 0] + np.log(weights.sum(1))
 
 
 ROW_BOUND = 3e-3

@@ -41,8 +41,9 @@ class Problem:
     def pool(self):
         return from_bf16(self.kv).reshape(-1, QK)
 
-    def check(self, test, trees=TREES, base=np.e):
-        q, pool = from_bf16(self.q), self.pool()
+    def check(self, test, trees=TREES, base=np.e, keys=None):
+        """keys: in fp64, where they are not the pool's."""
+        q, pool = from_bf16(self.q), self.pool() if keys is None else keys
         for b in range(BATCH):
             keys = pool[self.slots(b)]
             for node in range(WIDTH):
@@ -239,6 +240,23 @@ class Calls(unittest.TestCase):
         call.launch()
         p.check(self)
 
+    def test_repoint(self):
+        """Other layers of a step: the same call with other addresses, unless something is laid out otherwise."""
+        p, other = Problem(), Problem(seed=3)
+        call = self.bind(p)
+        self.assertTrue(call.repoint(kv=bf16(other.kv), q=bf16(other.q), out=bf16(other.out), lse=Device(other.lse)))
+        before = p.out.copy()
+        other.table[...] = p.table
+        call.launch()
+        self.assertTrue((p.out == before).all())
+        other.check(self)
+        wide = aligned(2 * p.q.nbytes).view(np.uint16).reshape(2, *p.q.shape)
+        for name, value in (("q", bf16(wide[0].reshape(BATCH * WIDTH, QK, HEADS))), ("out", Device(p.out.view(np.float16))),
+                            ("kv", bf16(p.kv[1:])), ("q", bf16(wide.reshape(-1, HEADS, QK)[::2]))):
+            self.assertFalse(call.repoint(**{name: value}), name)
+        with self.assertRaises(dw.BadArgument):
+            call.repoint(kv_len=Device(p.lengths))
+
     def test_arrays_live_as_long_as_the_call(self):
         p = Problem()
         call = self.bind(p, mask=i32(TREES[0] + TREES[1]))
@@ -277,6 +295,103 @@ class Calls(unittest.TestCase):
         with self.assertRaises(dw.BadArgument) as caught:
             call.launch()
         self.assertEqual(caught.exception.field, "kernel")
+
+
+class Narrow(unittest.TestCase):
+    """KV in e4m3 with a scale on the device, which may change between launches."""
+
+    def setUp(self):
+        open_gpu()
+
+    def test_mla(self):
+        p, random = Problem(), np.random.default_rng(4)
+        bits = random.integers(0, 256, p.kv.shape, np.uint8)
+        bits[bits & 0x7f == 0x7f] = 0  # NaN
+        exponent, fraction = bits >> 3 & 15, bits & 7
+        sizes = np.where(exponent > 0, (8 + fraction) * 2.0 ** (exponent.astype(int) - 10), fraction * 2.0**-9)
+        values = np.where(bits & 128, -sizes, sizes)
+        room, scale = aligned(bits.nbytes).reshape(bits.shape), np.zeros(1, np.float32)
+        room[...] = bits
+        p.kv = dw.view(Device(room), "e4m3")
+        with dw.Context() as context:
+            kernel = context.kernel(f"{SHAPE},kv=e4m3", dw.Bounds(batch=BATCH, kv_len=LONGEST))
+            given = {"q": bf16(p.q), "out": bf16(p.out), "kv": p.kv, "kv_len": Device(p.lengths), "lse": Device(p.lse), "lse_base": "e",
+                     "block_table": Device(p.table), "mask": i32(TREES[0] + TREES[1]), "mask_kind": dw.Mask.PARENTS,
+                     "softmax_scale": SCALE, "workspace": Device(aligned(kernel.workspace_size))}
+            for name, value, field in (("v_scale", Device(scale), "v_scale"), ("kv", bf16(aligned_bf16(random, *bits.shape)), "kv")):
+                with self.subTest(name), self.assertRaises(dw.BadArgument) as caught:
+                    kernel.bind(**{**given, name: value})
+                self.assertEqual(caught.exception.field, field)
+            call = kernel.bind(**given, kv_scale=Device(scale))
+            for factor in (0.0078125, 0.02):
+                scale[0] = factor
+                call.launch()
+                keys = values * float(scale[0])
+                p.check(self, keys=keys.reshape(-1, QK))
+
+
+class Grouped(unittest.TestCase):
+    """GQA: K and V beside each other in a token, and heads of a page apart from one another in two buffers."""
+
+    HEADS, KV_HEADS, DIM = 4, 2, 128
+
+    def setUp(self):
+        open_gpu()
+
+    def run_layout(self, page, layout):
+        random = np.random.default_rng(page)
+        heads, group, dim = self.KV_HEADS, self.HEADS // self.KV_HEADS, self.DIM
+        pages = BATCH * LONGEST // page
+        if layout == "tokens":
+            both = aligned_bf16(random, pages, page, heads, 2 * dim)
+            k, v = both[..., :dim], both[..., dim:]
+        else:
+            k, v = (aligned_bf16(random, pages, heads, page, dim).transpose(0, 2, 1, 3) for _ in range(2))
+        table = random.permutation(pages).astype(np.int32).reshape(BATCH, -1)
+        lengths = np.array(PREFIX, np.int32) + WIDTH
+        q = aligned_bf16(random, BATCH * WIDTH, self.HEADS, dim)
+        out = aligned(q.nbytes).view(np.uint16).reshape(q.shape)
+        lse = np.full((BATCH * WIDTH, self.HEADS), np.nan, np.float32)
+        squeeze = (lambda array: array[:, 0]) if page == 1 else (lambda array: array)
+        with dw.Context() as context:
+            kernel = context.kernel(f"gqa:h={self.HEADS},hk={heads},d={dim},t={WIDTH},page={page},target=sm_90,limits=sm_120",
+                                    dw.Bounds(batch=BATCH, kv_len=LONGEST))
+            call = kernel.bind(q=bf16(q), out=bf16(out), kv=bf16(squeeze(k)), v=bf16(squeeze(v)), kv_len=Device(lengths), lse=Device(lse),
+                               lse_base="e", block_table=Device(table), mask=i32(TREES[0] + TREES[1]), mask_kind=dw.Mask.PARENTS,
+                               softmax_scale=SCALE, workspace=Device(aligned(kernel.workspace_size)))
+            for name, value in (("v", None), ("v", bf16(squeeze(v)[..., :64])), ("v", bf16(squeeze(v)[:1])), ("kv", bf16(k[..., :1, :]))):
+                with self.subTest(name), self.assertRaises(dw.BadArgument) as caught:
+                    call.update(**{name: value})
+                self.assertEqual(caught.exception.field, name)
+            call.launch()
+        for b in range(BATCH):
+            slots = [(int(table[b, t // page]), t % page) for t in range(lengths[b])]
+            keys = np.stack([np.concatenate([from_bf16(k[slot]), from_bf16(v[slot])], -1) for slot in slots])
+            for node in range(WIDTH):
+                seen = sees(TREES[b], node)
+                visible = [TREES[b][node] != -2 and (t < PREFIX[b] or t - PREFIX[b] in seen) for t in range(len(slots))]
+                for head in range(self.HEADS):
+                    row, record = (b * WIDTH + node, head), keys[:, head // group]
+                    right, right_lse = exact(from_bf16(q[row])[None], record[:, :dim], dim, SCALE, visible, record[:, dim:])
+                    self.assertLessEqual(row_errors(from_bf16(out[row])[None], right).max(), ROW_BOUND, row)
+                    np.testing.assert_allclose(lse[row], right_lse[0], atol=1e-4)
+
+    def test_k_and_v_of_a_token_side_by_side(self):
+        self.run_layout(16, "tokens")
+
+    def test_heads_of_a_page_apart(self):
+        self.run_layout(32, "heads")
+
+    def test_slots(self):
+        self.run_layout(1, "tokens")
+
+    def test_mla_has_no_v(self):
+        p = Problem()
+        with dw.Context() as context, self.assertRaises(dw.BadArgument) as caught:
+            context.kernel(SHAPE, dw.Bounds(batch=BATCH, kv_len=LONGEST)).bind(
+                q=bf16(p.q), out=bf16(p.out), kv=bf16(p.kv), v=bf16(p.kv), kv_len=Device(p.lengths), block_table=Device(p.table),
+                softmax_scale=SCALE)
+        self.assertEqual(caught.exception.field, "v")
 
 
 class Checked(unittest.TestCase):

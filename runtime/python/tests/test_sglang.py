@@ -1,8 +1,11 @@
 """SGLang's TARGET_VERIFY metadata, made here as its Triton backend makes it, through bind_target_verify: against an oracle that
 applies custom_mask literally, byte by byte, prefix and drafts."""
+import glob
+import json
+import os
 import unittest
 
-from support import ROW_BOUND, Device, aligned, aligned_bf16, exact, from_bf16, np, open_gpu, row_errors, sees
+from support import ROW_BOUND, Device, aligned, aligned_bf16, exact, from_bf16, np, open_gpu, random_bf16, row_errors, sees
 
 import draftwood as dw
 from draftwood.engines import sglang
@@ -19,7 +22,7 @@ class Step:
 
     def __init__(self, live, batch, index=np.int64, chain=False, seed=1):
         random = np.random.default_rng(seed)
-        self.live, self.batch, rows = live, batch, batch * WIDTH
+        self.live, self.batch, self.width, rows = live, batch, WIDTH, batch * WIDTH
         self.kv, self.q = aligned_bf16(random, SLOTS, 1, QK), aligned_bf16(random, rows, HEADS * QK)
         self.lengths = np.ones(batch, np.int64)
         self.lengths[:live] = random.integers(0 if live > 1 else 30, 40, live)
@@ -46,7 +49,7 @@ class Step:
     def given(self, kernel, **more):
         return {"q": bf16(self.q), "kv_buffer": bf16(self.kv), "out": bf16(self.out), "kv_indptr": Device(self.kv_indptr),
                 "kv_indices": Device(self.kv_indices), "seq_lens": Device(self.lengths.astype(np.int32)),
-                "out_cache_loc": Device(self.out_cache_loc), "num_draft_tokens": WIDTH, "softmax_scale": SCALE,
+                "out_cache_loc": Device(self.out_cache_loc), "num_draft_tokens": self.width, "softmax_scale": SCALE,
                 "workspace": Device(aligned(kernel.workspace_size)), "custom_mask": Device(self.custom_mask),
                 "mask_indptr": Device(self.mask_indptr), "qo_indptr": Device(self.qo_indptr), "lse": Device(self.lse), **more}
 
@@ -55,12 +58,65 @@ class Step:
         out = from_bf16(self.out).reshape(-1, HEADS, V)
         for b in range(self.live):
             prefix = self.kv_indices[self.kv_indptr[b]:self.kv_indptr[b + 1]]
-            keys = pool[[*prefix, *self.out_cache_loc[b * WIDTH:(b + 1) * WIDTH]]]
-            mask = self.custom_mask[self.mask_indptr[b]:self.mask_indptr[b + 1]].reshape(WIDTH, -1)
-            for i in range(WIDTH):
-                right, lse = exact(q[b * WIDTH + i], keys, V, SCALE, mask[i])
-                test.assertLessEqual(row_errors(out[b * WIDTH + i], right).max(), ROW_BOUND, (b, i))
-                np.testing.assert_allclose(self.lse[b * WIDTH + i], lse / np.log(2), atol=1e-4)
+            first = b * self.width
+            keys = pool[[*prefix, *self.out_cache_loc[first:first + self.width]]]
+            mask = self.custom_mask[self.mask_indptr[b]:self.mask_indptr[b + 1]].reshape(self.width, -1)
+            for i in range(self.width):
+                right, lse = exact(q[first + i], keys, V, SCALE, mask[i])
+                test.assertLessEqual(row_errors(out[first + i], right).max(), ROW_BOUND, (b, i))
+                np.testing.assert_allclose(self.lse[first + i], lse / np.log(2), atol=1e-4)
+
+
+class RecordedStep(Step):
+    """A step of a file that record_sglang.py wrote, with KV and q of our own: NaN wherever the step has no business."""
+
+    def __init__(self, row, seed):
+        random = np.random.default_rng(seed)
+        self.row, self.live, self.batch, self.width = row, row["live"], row["batch"], row["width"]
+        rows = self.batch * self.width
+        self.kv_indptr, self.qo_indptr, self.mask_indptr, self.out_cache_loc = (
+            np.array(row[name], {"i32": np.int32, "i64": np.int64}[row[name + "_dtype"]])
+            for name in ("kv_indptr", "qo_indptr", "mask_indptr", "out_cache_loc"))
+        self.kv_indices = np.full(row["kv_indices_size"], 2**30, np.int64)
+        self.kv_indices[:len(row["kv_indices"])] = row["kv_indices"]
+        self.lengths = np.array(row["seq_lens"], np.int64)
+        slots = int(max(*row["kv_indices"], *row["out_cache_loc"])) + 1
+        self.kv = aligned(slots * QK * 2).view(np.uint16).reshape(slots, 1, QK)
+        self.kv[...] = 0x7fc0
+        used = [*row["kv_indices"], *row["out_cache_loc"]]
+        self.kv[used] = random_bf16(random, len(used), 1, QK)
+        self.q = aligned_bf16(random, rows, HEADS * QK)
+        self.out = aligned(rows * HEADS * V * 2).view(np.uint16).reshape(rows, HEADS * V)
+        self.lse = np.full((rows, HEADS), np.nan, np.float32)
+        self.masked = row["custom_mask"] is not None
+        self.custom_mask = np.array([int(c) for c in row["custom_mask"] or ""], np.uint8).astype(bool)
+        if not self.masked:
+            self.custom_mask = np.concatenate([np.tri(self.width, n + self.width, n, dtype=bool).reshape(-1) for n in self.lengths])
+
+    def given(self, kernel, **more):
+        mask = {"custom_mask": Device(self.custom_mask.astype(np.uint8 if self.row["custom_mask_dtype"] == "u8" else bool))}
+        return super().given(kernel, **(mask if self.masked else {"custom_mask": None, "mask_indptr": None}), **more)
+
+
+class Recorded(unittest.TestCase):
+    """What SGLang's Triton backend itself made for trees and chains, batch 1 and 8, eager, captured and padded."""
+
+    def test_replay(self):
+        open_gpu()
+        files = glob.glob(os.path.join(os.path.dirname(__file__), "data", "sglang-*.json"))
+        self.assertTrue(files)
+        with dw.Context() as context:
+            for name in files:
+                with open(name, encoding="utf-8") as file:
+                    steps = json.load(file)["steps"]
+                self.assertGreater(len(steps), 10)
+                kernels = {width: context.kernel(f"mla:h={HEADS},t={width},page=1,target=sm_90,limits=sm_120", dw.Bounds(batch=8, kv_len=128))
+                           for width in {row["width"] for row in steps}}
+                for seed, row in enumerate(steps):
+                    with self.subTest(row["name"]):
+                        step, kernel = RecordedStep(row, seed), kernels[row["width"]]
+                        sglang.bind_target_verify(kernel, **step.given(kernel)).launch()
+                        step.check(self)
 
 
 class TargetVerify(unittest.TestCase):

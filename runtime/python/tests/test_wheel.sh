@@ -35,6 +35,12 @@ with draftwood.Context() as context:
     print("loaded from the wheel:", *sorted(carried))
     print("built:", context.build("kimi-k2.6-tp8,t=4").target)
 END
-for test in host calls sglang; do
+"$folder/venv/bin/python" - <<'END'
+from importlib.metadata import entry_points
+for group in ("sglang.srt.plugins", "vllm.general_plugins"):
+    (point,) = entry_points(group=group, name="draftwood")
+    assert callable(point.load()), point
+END
+for test in host calls sglang vllm; do
   PYTHONPATH=$tools DRAFTWOOD_DRIVER=$2 venv/bin/python "$here/test_$test.py"
 done

@@ -13,6 +13,7 @@ from .errors import bad_argument
 if TYPE_CHECKING:
     from .context import Kernel
 
+REPOINTED = ("q", "q_rope", "out", "kv", "kv_rope", "v", "lse")
 REPORT_WORDS = _abi.DW_FAULT_WORDS * len(_abi.Fault)  # u32 words of a checked kernel's report
 DTYPE_NAMES = {DType.BF16: "bf16", DType.F16: "f16", DType.F32: "f32", DType.E4M3: "e4m3"}
 
@@ -70,40 +71,28 @@ class Taken:
     def maybe(self, name: str, value: Any, dtypes: str, dims: tuple[int | None, ...], *, dense: int = 1) -> Array | None:
         return None if value is None else self(name, value, dtypes, dims, dense=dense)
 
-    def pool(self, name: str, value: Any, dtype: str, page: int, width: int) -> tuple[Array, int, int]:
-        """A KV pool and its token and page strides: [pages, page, width or more], with page 1 [slots, width or more]; one
-        dimension of size 1 (the KV head) may stand before the last."""
+    def pool(self, name: str, value: Any, shape: Any, width: int) -> tuple[Array, int, int, int]:
+        """A KV pool and its page, token and head strides: [pages, page, KV heads, width or more], with page 1 [slots, KV heads, width
+        or more]; a single KV head's dimension may be missing."""
         array = view(value, name=name)
-        if array.dtype != dtype:
-            raise bad_argument(name, f"elements of type {array.dtype}", dtype)
-        shape, strides = list(array.shape), list(array.strides)
-        wanted = 2 if page == 1 else 3
-        if len(shape) == wanted + 1 and shape[-2] == 1:
-            del shape[-2], strides[-2]
-        inner = shape[1] if page > 1 and len(shape) == 3 else page
-        if len(shape) != wanted or inner != page or shape[-1] < width or strides[-1] != 1:
-            layout = f"[slots, {width} or more]" if page == 1 else f"[pages, {page}, {width} or more]"
+        if array.dtype != DTYPE_NAMES[shape.kv]:
+            raise bad_argument(name, f"elements of type {array.dtype}", DTYPE_NAMES[shape.kv])
+        sizes, strides = list(array.shape), list(array.strides)
+        inner = [shape.page] * (shape.page > 1) + [shape.kv_heads]
+        if shape.kv_heads == 1 and len(sizes) == len(inner) + 1:
+            sizes.insert(-1, 1)
+            strides.insert(-1, 0)
+        if sizes[1:-1] != inner or sizes[-1] < width or strides[-1] != 1:
+            inner = inner if shape.kv_heads > 1 else inner[:-1]
+            layout = ", ".join(["slots" if shape.page == 1 else "pages", *map(str, inner), f"{width} or more"])
             raise bad_argument(name, f"a shape of {list(array.shape)} with strides of {list(array.strides)} elements",
-                               f"{layout} without gaps in the last dimension")
+                               f"[{layout}] without gaps in the last dimension")
         self.keep.append(array)
-        return array, strides[-2], strides[0] if page > 1 else strides[0] * page
+        return array, strides[0], strides[-3], strides[-2]
 
 
-    def plane(self, name: str, value: Any, dtype: str, page: int, heads: int, width: int) -> tuple[Array, int, int, int]:
-        """GQA: the K or the V pool and its token, page and head strides: [pages, page, heads, width], with page 1
-        [slots, heads, width]."""
-        array = view(value, name=name)
-        if array.dtype != dtype:
-            raise bad_argument(name, f"elements of type {array.dtype}", dtype)
-        shape, strides = list(array.shape), list(array.strides)
-        if page == 1 and len(shape) == 3:
-            shape, strides = [shape[0], 1, *shape[1:]], [strides[0], strides[0], *strides[1:]]
-        if len(shape) != 4 or shape[1:] != [page, heads, width] or strides[-1] != 1:
-            layout = f"[slots, {heads}, {width}]" if page == 1 else f"[pages, {page}, {heads}, {width}]"
-            raise bad_argument(name, f"a shape of {list(array.shape)} with strides of {list(array.strides)} elements",
-                               f"{layout} without gaps in the last dimension")
-        self.keep.append(array)
-        return array, strides[1], strides[0], strides[2]
+def _layout(array: Array) -> tuple[Any, ...]:
+    return array.shape, array.strides, array.dtype
 
 
 def _indices(dtype: str) -> int:
@@ -113,7 +102,7 @@ def _indices(dtype: str) -> int:
 class VerifyCall(Call):
     """A prepared attention call; made by `Kernel.bind`."""
 
-    __slots__ = ("kernel", "_given")
+    __slots__ = ("kernel", "_given", "_layouts")
 
     def __init__(self, kernel: Kernel, given: dict[str, Any]) -> None:
         args = _abi.Args(size=ctypes.sizeof(_abi.Args))
@@ -133,7 +122,25 @@ class VerifyCall(Call):
         _fill(fresh, keep, self.kernel, given)
         call("dw_args_check", self._handle, ctypes.byref(fresh))
         ctypes.pointer(self.args)[0] = fresh  # in place: the reference that launches use stays
-        self._given, self._keep = given, keep.keep
+        self._given, self._keep, self._layouts = given, keep.keep, {}
+
+    def repoint(self, **arrays: Any) -> bool:
+        """`update` of q, out, kv, v or lse by arrays that are laid out as those they replace: only addresses change, and these arrays
+        are not kept alive. For the layers of a step. False, and nothing has changed, where a shape, stride or type differs."""
+        addresses = {}
+        for name, value in arrays.items():
+            if name not in REPOINTED:
+                raise bad_argument(name, "no such argument", ", ".join(REPOINTED))
+            array = view(value, name=name)
+            if name not in self._layouts:
+                bound = self._given[name]
+                self._layouts[name] = None if bound is None else _layout(view(bound))
+            if _layout(array) != self._layouts[name]:
+                return False
+            addresses[name] = array.pointer
+        for name, address in addresses.items():
+            setattr(self.args, name, address)
+        return True
 
     def pack_mask(self, bits: Any, stream: Any = None) -> None:
         """Packs the call's mask to bits, once for all layers of a step. bits: u32 or i32 [total_q, words]. Raises
@@ -193,25 +200,23 @@ def _fill_vectors(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]
 def _fill_kv(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]) -> None:
     shape = kernel.shape
     rope = given["kv_rope"] is not None
-    if shape.attention == Attention.GQA:
-        for name, value, width in (("kv", given["kv"], shape.head_dim_qk), ("v", given["v"], shape.head_dim_v)):
-            array, token, page, head = taken.plane(name, value, DTYPE_NAMES[shape.kv], shape.page, shape.kv_heads, width)
-            for field, number in (("", array.pointer), ("_token_stride", token), ("_page_stride", page), ("_head_stride", head)):
-                setattr(args, name + field, number)
-            args.kv_pages = min(args.kv_pages or array.shape[0], array.shape[0])
-        if rope:
-            raise bad_argument("kv_rope", "an array", "None: only MLA has a part that may lie apart")
-        return
-    if given["v"] is not None:
-        raise bad_argument("v", "an array", "None: V of MLA is the first part of a token's record")
-    kv, token, page = taken.pool("kv", given["kv"], DTYPE_NAMES[shape.kv], shape.page,
-                                 shape.head_dim_v if rope else shape.head_dim_qk)
-    args.kv, args.kv_token_stride, args.kv_page_stride, args.kv_pages = kv.pointer, token, page, kv.shape[0]
+    width = shape.head_dim_v if rope else shape.head_dim_qk
+    kv, args.kv_page_stride, args.kv_token_stride, head = taken.pool("kv", given["kv"], shape, width)
+    args.kv, args.kv_pages = kv.pointer, kv.shape[0]
     if rope:
-        part, token, page = taken.pool("kv_rope", given["kv_rope"], DTYPE_NAMES[shape.kv], shape.page,
-                                       shape.head_dim_qk - shape.head_dim_v)
-        args.kv_rope, args.kv_rope_token_stride, args.kv_rope_page_stride = part.pointer, token, page
+        part, args.kv_rope_page_stride, args.kv_rope_token_stride, _ = taken.pool("kv_rope", given["kv_rope"], shape,
+                                                                                  shape.head_dim_qk - shape.head_dim_v)
+        args.kv_rope = part.pointer
+    if shape.attention == Attention.GQA:
+        args.kv_head_stride = head
+        v, args.v_page_stride, args.v_token_stride, args.v_head_stride = taken.pool("v", given["v"], shape, shape.head_dim_v)
+        args.v = v.pointer
+        if v.shape[0] < kv.shape[0]:
+            raise bad_argument("v", f"{v.shape[0]} pages or slots", f"as many as of K, {kv.shape[0]}")
+    elif given["v"] is not None:
+        raise bad_argument("v", "an array", "None with MLA: V is part of a token's record")
     args.kv_scale = pointer(taken.maybe("kv_scale", given["kv_scale"], "f32", (1,)))
+    args.v_scale = pointer(taken.maybe("v_scale", given["v_scale"], "f32", (1,)))
 
 
 def _fill_addresses(args: Any, taken: Taken, given: dict[str, Any]) -> None:
