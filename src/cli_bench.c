@@ -71,11 +71,6 @@ typedef struct bench {
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
-static double token_bytes(const dw_shape *shape) {
-  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
-  return (double)shape->kv_heads * (shape->head_dim_qk + own_v) * (double)dw__dtype_size(shape->kv);
-}
-
 static void count_work(problem *p) {
   const dw_shape *shape = &p->shape;
   const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
@@ -84,7 +79,7 @@ static void count_work(problem *p) {
     p->tokens += (double)p->prefix[b] + shape->width;
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
-  p->kv_bytes = p->tokens * token_bytes(shape);
+  p->kv_bytes = p->tokens * shape->kv_heads * (shape->head_dim_qk + own_v) * (double)dw__dtype_size(shape->kv);
 }
 
 static int longest(const problem *p) {

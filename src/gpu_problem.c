@@ -271,8 +271,8 @@ static void fill_args(dw__gpu_problem *problem) {
   args->width = spec->width;
   args->kv = problem->kv;
   args->kv_rope = problem->kv_rope;
-  if (spec->shape.attention == DW_GQA) args->v = plane_at(problem, 1, problem->planes[1].first);
   args->kv_scale = problem->stored_scale.device;
+  if (spec->shape.attention == DW_GQA) args->v = (char *)plane_pool(problem, 1) + problem->planes[1].first * kv_bytes(spec);
   args->addressing = spec->addressing;
   args->kv_indptr = problem->kv_indptr.device;
   args->index64 = spec->addressing == DW_CSR && spec->index64;
@@ -675,7 +675,7 @@ static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error 
   for (int i = 0; i < 2 * spec->shape.kv_heads && !status; i++) {
     const dw__plane *plane = &problem->planes[i % 2];
     dw_tool_fill_params params = {
-      .to = plane_at(problem, i % 2, plane->first + i / 2 * plane->head),
+      .to = (char *)plane_pool(problem, i % 2) + (plane->first + i / 2 * plane->head) * kv_bytes(spec),
       .used = spec->poison ? problem->used.device : NULL,
       .seed = stream(seed, i % 2 ? STREAM_V : STREAM_KV, i / 2),
       .units = problem->pool_tokens,
@@ -813,8 +813,10 @@ dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token
     dw_status status = DW_OK;
     for (int i = 0; i < 2 * problem->spec.shape.kv_heads && !status; i++) {
       const dw__plane *plane = &problem->planes[i % 2];
-      void *to = plane_at(problem, i % 2, dw__plane_place(&problem->spec.shape, plane, slot, i / 2));
-      status = dw__gpu_fill_word(problem->gpu, to, kv_poison(problem), (size_t)(kv_bytes(&problem->spec) * plane->size), error);
+      const size_t each = (size_t)kv_bytes(&problem->spec),
+                   place = (size_t)dw__plane_place(&problem->spec.shape, plane, slot, i / 2);
+      status = dw__gpu_fill_word(problem->gpu, (char *)plane_pool(problem, i % 2) + place * each, kv_poison(problem),
+                                 each * (size_t)plane->size, error);
     }
     return status;
   }
