@@ -336,6 +336,11 @@ DW_API dw_status dw_miss_list(dw_ctx *ctx, char **text, size_t *size, dw_error *
 // neither compiler nor driver; reads files, so not after dw_freeze. Free *text with dw_free.
 DW_API dw_status dw_explain(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **text, dw_error *error);
 
+// ---- tuning ---------------------------------------------------------------------------------------------------
+
+// How many candidates are looked at, and for how long: what the model thinks near the best; more of it; each one.
+typedef enum dw_effort { DW_QUICK, DW_MEASURE, DW_EXHAUSTIVE } dw_effort;
+
 typedef enum dw_addressing { DW_CSR, DW_BLOCK_TABLE } dw_addressing;
 typedef enum dw_mask {
   DW_MASK_NONE,     // chain: node i sees drafts 0..i
