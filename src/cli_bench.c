@@ -6,71 +6,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "../runtime/gpu.h"
-#include "cli.h"
-#include "gpu_verify.h"
-#include "plan.h"
+#include "cli_bench.h"
 #include "rule.h"
-
-enum { REPS_MAX = 101, VARIANTS_MAX = 256, CALLS_MAX = 512 };
-#define COLD_BYTES 400e6  // KV bytes a graph reads at least: several times an L2
-#define LEAST_CALLS 6
-#define WARM_CALLS 16
-#define WARM_UP_US 15000
-
-typedef struct asked {
-  const char *variants, *limits, *record, *commit;
-  cli_list lengths, batches, widths, heads, pages, ragged, slots;
-  int mask, addressing, reps, calls, pool, split_tokens, declared, seed, device;
-  int window, sinks, q_rope, kv_rope;
-  double soft_cap;
-  bool sweep, warm, chain, check, json, build_only, ceilings, any_call;
-  cli_noted noted;
-} asked;
-
-// One variant of a problem, with its measurements.
-typedef struct contender {
-  dw_variant variant;
-  int slots;  // KV ranges a request asked for; 0: the rule's
-  dw__plan plan;
-  dw_cubin *cubin;
-  dw__module *module;
-  dw__launch launches[DW__PLAN_KERNELS], check, pack;
-  dw__graph *graph;
-  double us[REPS_MAX];
-  double rel_err;  // -1: not checked
-  dw_error error;
-} contender;
-
-// What is measured at one time.
-typedef struct problem {
-  dw_shape shape;
-  int batch, *prefix;
-  bool ragged;
-  dw_bounds bounds;
-  int calls;
-  double kv_bytes, flops;
-} problem;
-
-typedef struct bench {
-  const asked *want;
-  dw_ctx *ctx;
-  dw__gpu *gpu;
-  dw__gpu_tools *tools;
-  dw__gpu_judge *judge;
-  dw__ceilings ceilings;
-  char driver[64];
-  FILE *record;
-  void *workspace;
-  size_t workspace_bytes;
-  int head_dim_qk, head_dim_v;  // of the tools
-  bool failed;
-} bench;
 
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
-static void count_work(problem *p) {
+void bench_count_work(problem *p) {
   const dw_shape *shape = &p->shape;
   p->kv_bytes = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
@@ -123,7 +65,7 @@ static dw_status prepare(const contender *c, const dw__plan_kernel *planned, dw_
   return dw__module_function(c->module, planned->entry, planned->dynamic_shared, &launch->function, error);
 }
 
-static dw_status load(const bench *b, const problem *p, contender *c, dw_error *error) {
+dw_status bench_load(const bench *b, const problem *p, contender *c, dw_error *error) {
   dw_status status = dw__plan_make(&p->shape, &c->variant, &p->bounds, &c->plan, error);
   if (status) return status;
   override_ranges(&c->plan, &p->bounds, c->slots);
@@ -136,7 +78,7 @@ static dw_status load(const bench *b, const problem *p, contender *c, dw_error *
   return status;
 }
 
-static void unload(const bench *b, contender *c) {
+void bench_unload(const bench *b, contender *c) {
   if (b->gpu) dw__graph_free(b->gpu, c->graph);
   dw__module_unload(c->module);
   dw_cubin_free(c->cubin);
@@ -144,8 +86,8 @@ static void unload(const bench *b, contender *c) {
 }
 
 // As dw_launch does it, with another number of ranges where --slots says so.
-static dw_status call(const bench *b, const problem *p, const contender *c, const dw_args *given, void *stream,
-                      dw_error *error) {
+dw_status bench_call(const bench *b, const problem *p, const contender *c, const dw_args *given, void *stream,
+                     dw_error *error) {
   dw_args args = *given;
   dw_params params, pack, check;
   args.workspace = b->workspace;
@@ -169,13 +111,13 @@ static dw_status call(const bench *b, const problem *p, const contender *c, cons
   return status;
 }
 
-static dw_status capture(const bench *b, const problem *p, contender *c, const dw__gpu_problem *data, dw_error *error) {
+dw_status bench_capture(const bench *b, const problem *p, contender *c, const dw__gpu_problem *data, dw_error *error) {
   void *side;
   dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
   if (status) return status;
   for (int i = 0; i < p->calls && !status; i++) {
     dw_args args = dw__gpu_problem_args(data, b->want->warm ? 0 : i);
-    status = call(b, p, c, &args, side, error);
+    status = bench_call(b, p, c, &args, side, error);
   }
   if (!status) return dw__gpu_capture_end(b->gpu, &c->graph, error);
   dw__gpu_capture_drop(b->gpu);
@@ -184,7 +126,7 @@ static dw_status capture(const bench *b, const problem *p, contender *c, const d
 
 // ---- checking -------------------------------------------------------------------------------------------------
 
-static dw_status poison(const bench *b, dw__gpu_problem *data, dw_error *error) {
+dw_status bench_poison(const bench *b, dw__gpu_problem *data, dw_error *error) {
   dw_status status = dw__gpu_problem_poison(data, error);
   return status ? status : dw__gpu_fill(b->gpu, b->workspace, 0xFF, b->workspace_bytes, error);
 }
@@ -202,11 +144,11 @@ static dw_status compare(const bench *b, const problem *p, contender *c, dw__gpu
 static dw_status check(const bench *b, const problem *p, contender *c, dw__gpu_problem *data, dw_error *error) {
   int last = b->want->warm ? 0 : p->calls - 1;
   dw_args args = dw__gpu_problem_args(data, 0);
-  dw_status status = poison(b, data, error);
-  if (!status) status = call(b, p, c, &args, dw__gpu_stream(b->gpu), error);
+  dw_status status = bench_poison(b, data, error);
+  if (!status) status = bench_call(b, p, c, &args, dw__gpu_stream(b->gpu), error);
   if (!status) status = dw__gpu_sync(b->gpu, error);
   if (!status) status = compare(b, p, c, data, 0, error);
-  if (!status) status = poison(b, data, error);
+  if (!status) status = bench_poison(b, data, error);
   if (!status) status = dw__gpu_replay(b->gpu, c->graph, error);
   if (!status) status = dw__gpu_sync(b->gpu, error);
   return status ? status : compare(b, p, c, data, last, error);
@@ -214,7 +156,7 @@ static dw_status check(const bench *b, const problem *p, contender *c, dw__gpu_p
 
 // ---- timing ---------------------------------------------------------------------------------------------------
 
-static dw_status warm_up(const bench *b, contender *c, dw_error *error) {
+dw_status bench_warm_up(const bench *b, contender *c, dw_error *error) {
   double all = 0, us = 0;
   dw_status status = DW_OK;
   for (int i = 0; (i < 2 || all < WARM_UP_US) && i < 1000 && !status; i++) {
@@ -224,7 +166,7 @@ static dw_status warm_up(const bench *b, contender *c, dw_error *error) {
   return status;
 }
 
-static dw_status time_once(const bench *b, const problem *p, contender *c, int rep, dw_error *error) {
+dw_status bench_time_once(const bench *b, const problem *p, contender *c, int rep, dw_error *error) {
   double us = 0;
   // Others ran since: with a warm L2 the first replay only brings the KV back.
   dw_status status = b->want->warm ? dw__gpu_replay(b->gpu, c->graph, error) : DW_OK;
@@ -398,7 +340,7 @@ static dw_status list_contenders(const asked *want, const problem *p, contender 
   return status ? status : add_variant(list, count, &variant, &want->slots, error);
 }
 
-static dw_status make_workspace(bench *b, const contender *list, int count, dw_error *error) {
+dw_status bench_make_workspace(bench *b, const contender *list, int count, dw_error *error) {
   size_t most = 256;
   for (int i = 0; i < count; i++)
     if (!list[i].error.status && list[i].plan.workspace_bytes > most) most = list[i].plan.workspace_bytes;
@@ -414,7 +356,7 @@ static dw_addressing addressing_of(const asked *want, const dw_shape *shape) {
   return shape->page > 1 ? DW_BLOCK_TABLE : DW_CSR;
 }
 
-static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **data, dw_error *error) {
+dw_status bench_make_data(const bench *b, const problem *p, dw__gpu_problem **data, dw_error *error) {
   dw__gpu_spec spec = {
     .shape = p->shape,
     .batch = p->batch,
@@ -441,12 +383,12 @@ static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **d
 }
 
 // A failure of the device ends everything; any other is the contender's own.
-static bool is_fatal(dw_status status) { return status == DW_DRIVER || status == DW_OUT_OF_MEMORY; }
+bool bench_is_fatal(dw_status status) { return status == DW_DRIVER || status == DW_OUT_OF_MEMORY; }
 
 static dw_status ready(bench *b, const problem *p, contender *c, dw__gpu_problem *data) {
-  dw_status status = capture(b, p, c, data, &c->error);
+  dw_status status = bench_capture(b, p, c, data, &c->error);
   if (!status && b->want->check) status = check(b, p, c, data, &c->error);
-  if (!status) status = warm_up(b, c, &c->error);
+  if (!status) status = bench_warm_up(b, c, &c->error);
   return status;
 }
 
@@ -457,14 +399,14 @@ static dw_status measure(bench *b, const problem *p, contender *list, int count,
     cli_progress("preparing variant %d of %d", i + 1, count);
     if (list[i].error.status) continue;
     status = ready(b, p, &list[i], data);
-    if (is_fatal(status)) return status;
+    if (bench_is_fatal(status)) return status;
   }
   for (int rep = 0; rep < b->want->reps; rep++) {
     cli_progress("round %d of %d", rep + 1, b->want->reps);
     for (int i = 0; i < count; i++) {
       if (list[i].error.status) continue;
-      status = time_once(b, p, &list[i], rep, &list[i].error);
-      if (is_fatal(status)) return status;
+      status = bench_time_once(b, p, &list[i], rep, &list[i].error);
+      if (bench_is_fatal(status)) return status;
     }
   }
   cli_progress("%s", "");
@@ -482,7 +424,7 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   contender *list = calloc(VARIANTS_MAX, sizeof *list);
   dw__gpu_problem *data = NULL;
   if (!list) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
-  count_work(p);
+  bench_count_work(p);
   p->calls = count_calls(b->want, p);
   const int longest_request = longest(p) + p->shape.width;
   p->bounds = cli_bounds(&p->shape, p->batch, b->want->declared > longest_request ? b->want->declared : longest_request);
@@ -495,16 +437,16 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   dw_status status = list_contenders(b->want, p, list, &count, error);
   for (int i = 0; i < count && !status; i++) {
     cli_progress("building variant %d of %d", i + 1, count);
-    load(b, p, &list[i], &list[i].error);
+    bench_load(b, p, &list[i], &list[i].error);
   }
-  if (b->gpu && !status) status = make_workspace(b, list, count, error);
-  if (b->gpu && !status) status = make_data(b, p, &data, error);
+  if (b->gpu && !status) status = bench_make_workspace(b, list, count, error);
+  if (b->gpu && !status) status = bench_make_data(b, p, &data, error);
   if (b->gpu && !status) status = measure(b, p, list, count, data);
   for (int i = 0; i < count; i++) {
     if (list[i].error.status) tell_failure(b, p, &list[i]);
     if (status && list[i].error.status == status && error && !error->status)
       dw__fail(error, status, "", "", "", "the device cannot go on");
-    unload(b, &list[i]);
+    bench_unload(b, &list[i]);
   }
   dw__gpu_problem_free(data);
   free(list);
@@ -564,6 +506,8 @@ void cli_read_driver(const dw__device *device, char *text, size_t n) {
   }
   snprintf(text, n, "CUDA %d.%d", device->driver_version / 1000, device->driver_version % 1000 / 10);
 }
+
+void bench_read_facts(const bench *b, dw__gpu_facts *facts) { dw__gpu_facts_read(NULL, dw__gpu_bus(b->gpu), facts); }
 
 // Boards whose ceilings were measured at leisure; another one is measured now.
 static dw_status find_ceilings(bench *b, dw_error *error) {

@@ -38,6 +38,11 @@ static const char bench_help[] =
   "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.\n"
   "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.";
 
+static const char tune_help[] =
+  "Measures which variant is the fastest for each shape, batch and length, and writes records and a plan that contexts choose by.\n"
+  "Every candidate is compared with the fp64 oracle before it is timed, in a process of its own; SHAPE as in draftwood gen --help, for\n"
+  "the GPU's own target. What was measured stays: --resume goes on after an interruption. Exit 2 where there is no GPU.";
+
 static const char layout_help[] =
   "Bytes of a token and of a page as the kernels read them, for each plane of the pool; SHAPE as in draftwood gen --help.\n"
   "Sizes are never rounded up: padding is what --token-stride and --page-stride leave between tokens and pages.";
@@ -59,6 +64,7 @@ static const cli_command commands[] = {
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
+  {"tune", "SHAPE... [options]", "Finds the fastest variants on a GPU", tune_help, cli_tune},
   {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,

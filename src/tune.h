@@ -62,7 +62,7 @@ typedef enum dw__verdict {
   DW__WRONG,    // differs from the oracle
   DW__CRASHED,  // took its process with it
   DW__HUNG,     // did not answer in time
-  DW__FAILED,   // not compiled, or not loaded
+  DW__UNBUILT,  // not compiled, or not loaded
   DW__VERDICTS
 } dw__verdict;
 extern const dw__name dw__verdict_names[];
@@ -130,7 +130,8 @@ double dw__mad(double *values, size_t count, double median);  // of the values' 
 // ---- plans ----------------------------------------------------------------------------------------------------
 typedef struct dw__plan_choice {
   dw__tune_key key;
-  dw__board board;  // name, cc, sm_count, l2_bytes
+  dw__board board;    // name, cc, sm_count, l2_bytes
+  int batch, kv_len;  // as measured
   dw_variant variant;
   char numerics[64];
   bool predicted;  // by the model, nothing was measured

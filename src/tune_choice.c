@@ -132,6 +132,8 @@ static bool choose_one(const dw__tune_record *list, size_t first, size_t end, dw
   if (chosen < 0) return true;
   const dw__tune_record *r = from[chosen];
   dw__plan_choice c = {.key = r->key,
+                       .batch = r->batch,
+                       .kv_len = r->kv_len,
                        .variant = r->variant,
                        .n = r->n,
                        .us = r->us,

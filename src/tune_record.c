@@ -108,7 +108,7 @@ const dw__name dw__verdict_names[] = {{"sound", DW__SOUND},
                                       {"wrong", DW__WRONG},
                                       {"crashed", DW__CRASHED},
                                       {"hung", DW__HUNG},
-                                      {"failed", DW__FAILED},
+                                      {"unbuilt", DW__UNBUILT},
                                       {NULL, 0}};
 const dw__name dw__l2_names[] = {{"cold", DW__COLD}, {"warm", DW__WARM}, {NULL, 0}};
 static const dw__name kv_fit_names[] = {{"inside", DW__KV_INSIDE}, {"near", DW__KV_NEAR}, {"beyond", DW__KV_BEYOND}, {NULL, 0}};
@@ -177,6 +177,8 @@ static const field choice_fields[] = {
   {"sms", INT, AT(board.sm_count), 1, 4096, NULL},
   {"l2_bytes", INT64, AT(board.l2_bytes), 0, 1e12, NULL},
   {"shape", SHAPE, AT(key.shape), 0, 0, NULL},
+  {"batch", INT, AT(batch), 1, 65535, NULL},
+  {"kv_len", INT, AT(kv_len), 1, 1 << 24, NULL},
   {"batch_bucket", INT, AT(key.batch), 1, 65536, NULL},
   {"kv_bucket", INT, AT(key.kv_steps), 0, 48, NULL},
   {"kv_fit", WORD, AT(key.kv_fit), 0, 0, kv_fit_names},

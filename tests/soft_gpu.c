@@ -426,18 +426,18 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   return 0;
 }
 
-static int sm_count(void) {
-  const char *text = getenv("SOFT_GPU_SMS");
-  return text ? atoi(text) : 4;
+static int setting(const char *name, int usual) {
+  const char *text = getenv(name);
+  return text ? atoi(text) : usual;
 }
 
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device);
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
   *value = attribute == DW__CU_CC_MAJOR       ? 9
-           : attribute == DW__CU_SM_COUNT     ? sm_count()
+           : attribute == DW__CU_SM_COUNT     ? setting("SOFT_GPU_SMS", 4)
            : attribute == DW__CU_SHARED_OPTIN ? 232448
-           : attribute == DW__CU_L2_BYTES     ? 1 << 20
+           : attribute == DW__CU_L2_BYTES     ? setting("SOFT_GPU_L2", 1 << 20)
                                               : 0;
   return 0;
 }

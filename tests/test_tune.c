@@ -507,7 +507,7 @@ static void plans_are_joined(void **state) {
 static dw__plan_choice choice_for(const char *shape, int batch, int kv_len, const dw__board *board, int n_tiles) {
   const dw_shape s = shape_of(shape);
   const dw_bounds bounds = bounds_of(batch, kv_len);
-  dw__plan_choice c = {.board = *board, .key = dw__tune_key_of(&s, &bounds, board->l2_bytes)};
+  dw__plan_choice c = {.board = *board, .batch = batch, .kv_len = kv_len, .key = dw__tune_key_of(&s, &bounds, board->l2_bytes)};
   c.variant = variant_of("family=rowsplit,combine=many,combine_splits=32,call=table");
   c.variant.n_tiles = n_tiles;
   return c;
@@ -687,7 +687,7 @@ static void accidents_are_never_chosen(void **state) {
     for (size_t i = 0; i < count; i++) {
       p.us[i] = 50 * (1 + 0.3 * chance());
       if (below(3) == 0) {
-        static const int kinds[] = {DW__WRONG, DW__CRASHED, DW__HUNG, DW__FAILED};
+        static const int kinds[] = {DW__WRONG, DW__CRASHED, DW__HUNG, DW__UNBUILT};
         p.accident[i] = kinds[below(4)];
         p.us[i] /= 10;  // the fastest of all, if it were right
       }

@@ -1,0 +1,64 @@
+// What a call of a variant should take on a board: a formula with a dozen coefficients, fitted to measured times. For pruning, for
+// choosing where nothing was measured, and for boards that are not at hand.
+#ifndef DRAFTWOOD_MODEL_H
+#define DRAFTWOOD_MODEL_H
+
+#include "core.h"
+#include "tune.h"
+
+// A board's facts. mma: FLOP a clock and multiprocessor of the 16-bit instruction with fp32 accumulation, as sustained.
+typedef struct dw__machine {
+  const char *name, *label;  // a part of what the driver calls it; for people
+  int cc, sm_count;
+  double mhz, read_gbs, mma_flop;
+  bool assumed;  // from data sheets, not measured
+} dw__machine;
+extern const dw__machine dw__machines[];
+extern const size_t dw__machine_count;
+// The one that a GPU is, or one made of what is known of it.
+dw__machine dw__machine_of(const dw__board *board);
+
+// X(name, start of a fit, meaning). See dw__predict for how they come together.
+#define DW__MODEL_TERMS(X)                                                                     \
+  X(start_us, 4.0, "launch of both kernels, lengths, table entries, q, first tile")            \
+  X(tile_clk, 450.0, "clocks of a tile of 16 tokens beside the products")                      \
+  X(row_tile_clk, 40.0, "and of each tile of 8 rows in it")                                    \
+  X(mma_share, 1.0, "of the products' own clocks that are not hidden")                         \
+  X(wide_factor, 1.25, "of three and more row tiles without setmaxnreg")                       \
+  X(l2_bytes_clk, 40.0, "bytes a clock that reach a multiprocessor while all of them load")    \
+  X(read_share, 0.8, "of the board's read bandwidth")                                          \
+  X(group_share, 0.1, "of a range's bytes that come from memory again for each further group") \
+  X(few_us, 0.7, "merge by a thread a slice")                                                  \
+  X(many_us, 1.0, "merge by a block a quarter row")                                            \
+  X(merge_gbs, 2000.0, "bandwidth of partial results, written and read")                       \
+  X(step_us, 0.01, "of each range that the merge's code has room for")                         \
+  X(round_us, 1.0, "of each further round of the merge")                                       \
+  X(slack, 0.15, "of the lesser of products and memory that the greater does not hide")
+
+typedef struct dw__model {
+#define X(name, first, meaning) double name;
+  DW__MODEL_TERMS(X)
+#undef X
+} dw__model;
+// Fitted to the times of an H200 in bench/results (tests/test_model.c does it anew and compares).
+extern const dw__model dw__model_fitted;
+
+// Microseconds; 0 where the variant cannot serve. bounds->sm_count is the machine's where 0.
+double dw__predict(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_variant *variant,
+                   const dw_bounds *bounds);
+// By the fitted model.
+double dw__predict_on(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__board *board);
+
+typedef struct dw__fit_row {
+  dw_shape shape;
+  dw_variant variant;
+  dw_bounds bounds;
+  const dw__machine *machine;
+  double us;
+  int problem;  // rows of one number are one problem: left out together
+} dw__fit_row;
+// Coefficients that bring the mean of |log(predicted / measured)| over the rows low, from `model` on. The same rows give the same result. Rows
+// of problem `leave_out` do not count (-1: all do).
+void dw__model_fit(const dw__fit_row *rows, size_t count, int leave_out, dw__model *model);
+
+#endif
