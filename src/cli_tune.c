@@ -9,6 +9,7 @@
 
 #include "cli.h"
 #include "flow.h"
+#include "gpu_tools.h"
 #include "plan.h"
 #include "tune_plan.h"
 
@@ -18,7 +19,7 @@ typedef struct tuning {
   cli_list lengths, batches, widths;
   const char *gpu, *budget, *limits, *folder, *shard_text;
   int effort, call, split_tokens, threads;
-  bool warm, any_numerics, resume, all_presets, json, quiet, worker;
+  bool warm, any_numerics, resume, all_presets, json, quiet, worker, build_only;
   cli_shard shard;
   double seconds;
 } tuning;
@@ -214,6 +215,28 @@ static int tune_all_gpus(const tuning *want, dw_ctx *ctx, const dw__device *devi
   return code;
 }
 
+// ---- compiling alone ------------------------------------------------------------------------------------------
+
+static int build_only(const tuning *want, dw_ctx *ctx, int argc, char **argv) {
+  static problems all;
+  dw_error error = {0};
+  const dw_tune_options options = {.size = sizeof options,
+                                   .effort = (dw_effort)want->effort,
+                                   .any_numerics = want->any_numerics,
+                                   .threads = want->threads > 0 ? want->threads : 0};
+  dw_status status = list_problems(want, argc, argv, 90, &all, &error);
+  const int cc = all.count ? all.shapes[0].target : 90;
+  const dw__board board = {.cc = cc, .sm_count = dw__target_sm_count(cc), .name = "H200"};
+  if (!status) status = dw__tune_build(ctx, all.list, all.count, &options, &board, NULL, NULL, &error);
+  for (size_t i = 0; i < all.count && !status; i++) {
+    const dw_shape *s = &all.shapes[i];
+    status = dw__gpu_tools_build(ctx, s->head_dim_qk, s->head_dim_v, s->target, &error);
+  }
+  if (status) return cli_error(&error);
+  cli_tell_builds(ctx);
+  return CLI_DONE;
+}
+
 // ---- the command ----------------------------------------------------------------------------------------------
 
 static int tune_one_gpu(const tuning *want, dw_ctx *ctx, int gpu, const problems *all) {
@@ -295,6 +318,8 @@ int cli_tune(const cli_command *self, int argc, char **argv) {
      "the I-th of N parts of the problems, from 0; auto: of a Slurm array or MPI"},
     {"threads", "N", CLI_INT, &want.threads, -1, 64, "that compile beforehand (one a compile slot; -1: none)"},
     {"folder", "DIR", CLI_TEXT, &want.folder, 0, 0, "of journals, records and plans (tune/ in the cache)"},
+    {"build-only", NULL, CLI_FLAG, &want.build_only, 0, 0,
+     "compile what the run needs into the cache; needs no GPU (target sm_90, or the shape's)"},
     {"json", NULL, CLI_FLAG, &want.json, 0, 0, "the choices as JSON lines"},
     {"quiet", NULL, CLI_FLAG, &want.quiet, 0, 0, "neither progress nor table"},
     {"worker", NULL, CLI_FLAG, &want.worker, 0, 0, "for dw_tune: answer questions on stdin"},
@@ -312,7 +337,7 @@ int cli_tune(const cli_command *self, int argc, char **argv) {
   if (code == CLI_GO_ON && want.shard_text) code = cli_shard_read(want.shard_text, &want.shard);
   if (code == CLI_GO_ON) code = cli_open(&ctx);
   if (code != CLI_GO_ON) return code;
-  code = run(&want, ctx, argc, argv, all_argc, given);
+  code = want.build_only ? build_only(&want, ctx, argc, argv) : run(&want, ctx, argc, argv, all_argc, given);
   dw_ctx_destroy(ctx);
   return code;
 }

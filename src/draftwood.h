@@ -371,6 +371,7 @@ typedef struct dw_tune_options {
   const char *command;           // the program `draftwood`; NULL: $DRAFTWOOD_COMMAND, else found by PATH
   dw_tune_progress_fn progress;  // called in the calling thread; NULL: none
   void *progress_user;
+  double answer_seconds;  // after which a candidate that is checked or timed counts as hung; 0: 30
 } dw_tune_options;
 
 // Measures which variant is the fastest for each problem (a request without variant, bounds with batch and kv_len) and writes a plan:

@@ -9,6 +9,11 @@
 char *dw__tune_folder(dw_ctx *ctx, const char *folder, const dw__board *board, const char **why);
 // Makes plan.jsonl of a folder from its records.jsonl.
 dw_status dw__tune_plan_write(const char *folder, dw__l2_state l2, bool any_numerics, dw_error *error);
+// The cubins of all candidates into the cache, as dw_prepare does it.
+dw_status dw__tune_build(dw_ctx *ctx, const dw_request *list, size_t count, const dw_tune_options *options,
+                         const dw__board *board, dw_progress_fn progress, void *user, dw_error *error);
+// Adds lines to a file of a folder that is made where it is missing.
+dw_status dw__tune_append(const char *folder, const char *name, const dw__buf *text, dw_error *error);
 // A plan's file.
 dw_status dw__choices_load(const char *path, dw__choices *choices, dw_error *error);
 // The plans that draftwood comes with (plans/), joined.

@@ -36,7 +36,7 @@ typedef struct run {
   const dw_tune_options *options;
   const char *command;
   char **environment;
-  double begun, end;
+  double begun, end, answer_seconds;
 
   worker worker;
   dw__board board;
@@ -255,6 +255,30 @@ static dw_status open_append(const char *folder, const char *name, bool anew, in
   return status;
 }
 
+static dw_status make_folder(char *path, dw_error *error) {
+  for (char *slash = path + 1; *slash; slash++) {
+    if (*slash != '/') continue;
+    *slash = 0;
+    const int failed = mkdir(path, 0700) && errno != EEXIST ? errno : 0;
+    *slash = '/';
+    if (failed) return fail_io(path, failed, error);
+  }
+  return mkdir(path, 0700) && errno != EEXIST ? fail_io(path, errno, error) : DW_OK;
+}
+
+dw_status dw__tune_append(const char *folder, const char *name, const dw__buf *text, dw_error *error) {
+  int fd, fault = 0;
+  char *path = dw__strdup(folder);
+  dw_status status = path ? make_folder(path, error) : no_memory(error);
+  dw__release(path);
+  if (!status) status = open_append(folder, name, false, &fd, error);
+  if (status) return status;
+  if (text->size) fault = dw__fd_write(fd, text->data, text->size);
+  if (!fault && fsync(fd)) fault = errno;
+  close(fd);
+  return fault ? fail_io(folder, fault, error) : DW_OK;
+}
+
 static bool keep_line(run *r, char *line) {
   if (r->line_count == r->line_capacity) {
     const size_t capacity = r->line_capacity ? 2 * r->line_capacity : 1024;
@@ -399,7 +423,7 @@ static dw_status prepare_now(run *r, const dw__candidate *c, dw__trial *trial, d
   trial->verdict = r->opened ? DW__SOUND : DW__VERDICTS;
   for (size_t i = 0; i < DW__COUNT(steps) && trial->verdict == DW__SOUND; i++) {
     json_t *reply;
-    ask(r, candidate_request(steps[i], c), i ? ANSWER_SECONDS : BUILD_SECONDS, &reply, trial);
+    ask(r, candidate_request(steps[i], c), i ? r->answer_seconds : BUILD_SECONDS, &reply, trial);
     if (reply) take_reply(reply, trial);
     json_decref(reply);
   }
@@ -428,7 +452,7 @@ static dw_status time_one(void *user, const dw__candidate *c, dw__l2_state l2, d
   if (!status && r->ready[i]) {
     json_t *request = candidate_request("time", c), *reply;
     json_object_set_new(request, "l2", json_string(dw__l2_names[l2].text));
-    ask(r, request, ANSWER_SECONDS, &reply, trial);
+    ask(r, request, r->answer_seconds, &reply, trial);
     if (reply) take_reply(reply, trial);
     json_decref(reply);
   }
@@ -502,7 +526,6 @@ static dw_status write_records(const run *r, const dw__result *results, dw_error
   const int decides = r->options->warm ? DW__WARM : DW__COLD;
   dw__buf text = {0};
   dw__tune_record record;
-  int fd;
   for (size_t i = 0; i < r->count; i++) {
     if (results[i].verdict == DW__VERDICTS) continue;
     for (int l2 = 0; l2 < DW__L2_STATES; l2++) {
@@ -511,14 +534,7 @@ static dw_status write_records(const run *r, const dw__result *results, dw_error
       dw__tune_record_print(&record, &text);
     }
   }
-  if (text.failed) return no_memory(error);
-  dw_status status = open_append(r->folder, "records.jsonl", false, &fd, error);
-  if (!status) {
-    int fault = text.size ? dw__fd_write(fd, text.data, text.size) : 0;
-    if (!fault && fsync(fd)) fault = errno;
-    if (fault) status = fail_io(r->folder, fault, error);
-    close(fd);
-  }
+  dw_status status = text.failed ? no_memory(error) : dw__tune_append(r->folder, "records.jsonl", &text, error);
   dw__buf_free(&text);
   return status;
 }
@@ -631,17 +647,6 @@ dw_status dw__tune_plan_write(const char *folder, dw__l2_state l2, bool any_nume
 
 // ---- the whole ------------------------------------------------------------------------------------------------
 
-static dw_status make_folder(char *path, dw_error *error) {
-  for (char *slash = path + 1; *slash; slash++) {
-    if (*slash != '/') continue;
-    *slash = 0;
-    const int failed = mkdir(path, 0700) && errno != EEXIST ? errno : 0;
-    *slash = '/';
-    if (failed) return fail_io(path, failed, error);
-  }
-  return mkdir(path, 0700) && errno != EEXIST ? fail_io(path, errno, error) : DW_OK;
-}
-
 char *dw__tune_folder(dw_ctx *ctx, const char *folder, const dw__board *board, const char **why) {
   char id[192];
   dw__buf path = {0};
@@ -692,19 +697,21 @@ static int watch_builds(void *user, const dw_progress *progress) {
   return dw__seconds() > r->begun + (r->end - r->begun) / 3;
 }
 
-// All cubins at once, by as many threads as the host has compile slots. Those that fail are met again, one by one.
-static dw_status build_all(run *r, const dw_request *list, size_t count, dw_error *error) {
+dw_status dw__tune_build(dw_ctx *ctx, const dw_request *list, size_t count, const dw_tune_options *o, const dw__board *board,
+                         dw_progress_fn progress, void *user, dw_error *error) {
   size_t total = 0;
   bool kept[DW__CANDIDATES_MAX];
-  if (r->options->threads < 0) return DW_OK;
+  run *r = dw__calloc(1, sizeof *r);
   dw_request *requests = dw__calloc(count * DW__CANDIDATES_MAX, sizeof *requests);
   dw_variant *variants = dw__calloc(count * DW__CANDIDATES_MAX, sizeof *variants);
-  dw_status status = requests && variants ? DW_OK : no_memory(error);
+  dw_status status = r && requests && variants ? DW_OK : no_memory(error);
   for (size_t p = 0; p < count && !status; p++) {
+    r->options = o;
+    r->board = *board;
     status = read_problem(r, &list[p], error);
     if (!status) status = list_candidates(r, error);
     if (status) break;
-    dw__sweep_prune(r->candidates, r->count, r->options->effort, kept);
+    dw__sweep_prune(r->candidates, r->count, o->effort, kept);
     for (size_t i = 0; i < r->count; i++) {
       if (!kept[i]) continue;
       variants[total] = r->candidates[i].variant;
@@ -713,10 +720,11 @@ static dw_status build_all(run *r, const dw_request *list, size_t count, dw_erro
     }
   }
   const dw_prepare_options options = {
-    .size = sizeof options, .cubins_only = 1, .threads = r->options->threads, .progress = watch_builds, .progress_user = r};
-  if (!status) dw_prepare(r->ctx, requests, total, &options, NULL);
+    .size = sizeof options, .cubins_only = 1, .threads = o->threads, .progress = progress, .progress_user = user};
+  if (!status) status = dw_prepare(ctx, requests, total, &options, error);
   dw__release(requests);
   dw__release(variants);
+  dw__release(r);
   return status;
 }
 
@@ -727,7 +735,8 @@ static dw_status tune_all(run *r, const dw_request *list, size_t count, dw_error
   dw_status status = greet(r, error);
   if (!status) status = open_folder(r, error);
   if (!status) status = open_journal(r, error);
-  if (!status) status = build_all(r, list, count, error);
+  // All cubins at once, by as many threads as the host has compile slots. Those that fail are met again, one by one.
+  if (!status && r->options->threads >= 0) dw__tune_build(r->ctx, list, count, r->options, &r->board, watch_builds, r, NULL);
   for (size_t i = 0; i < count; i++) left += is_mine(r->options, i);
   for (size_t i = 0; i < count && !status; i++) {
     const double present = dw__seconds();
@@ -755,6 +764,8 @@ static dw_status check_options(const dw_tune_options *o, dw_error *error) {
     return dw__fail_int(error, DW_BAD_ARGUMENT, "effort", (int)o->effort, "0 to 2", "dw_effort");
   if (!(o->budget_seconds >= 0 && o->budget_seconds <= 1e6))
     return dw__fail_int(error, DW_BAD_ARGUMENT, "budget_seconds", (long long)o->budget_seconds, "0 to 1000000", "%s", "");
+  if (!(o->answer_seconds >= 0 && o->answer_seconds <= 1e6))
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "answer_seconds", (long long)o->answer_seconds, "0 to 1000000", "%s", "");
   if (o->shards < 0 || o->shard < 0 || (o->shards ? o->shard >= o->shards : o->shard))
     return dw__fail_int(error, DW_BAD_ARGUMENT, "shard", o->shard, "0 to shards - 1", "%s", "");
   return DW_OK;
@@ -798,6 +809,7 @@ dw_status dw_tune(dw_ctx *ctx, const dw_request *list, size_t count, const dw_tu
   r->command = options.command ? options.command : variable && *variable ? variable : "draftwood";
   r->begun = dw__seconds();
   r->end = r->begun + (options.budget_seconds > 0 ? options.budget_seconds : 60);
+  r->answer_seconds = options.answer_seconds > 0 ? options.answer_seconds : ANSWER_SECONDS;
   r->problems = count;
   r->journal = -1;
   status = make_environment(r, error);

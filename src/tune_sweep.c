@@ -149,6 +149,21 @@ static double score(const sweep *s, size_t i) {
   return t->ratio > 0 ? t->ratio : t->us;
 }
 
+// After a first round that leaves no time for the least number of rounds, only those stay in play for whom there is time.
+static void fit_in(sweep *s, double round_seconds) {
+  const double left = s->policy->deadline - s->timer->now(s->timer->user), alive = (double)count_alive(s);
+  double room = floor(left / (round_seconds / alive) / LEAST_ROUNDS);
+  if (room >= alive) return;
+  for (size_t i = 0; i < s->count; i++) summarise(s, i, s->policy->decides);
+  for (; count_alive(s) > fmax(room, 2);) {
+    size_t worst = s->count;
+    for (size_t i = 0; i < s->count; i++)
+      if (s->runners[i].alive && i != s->normal && (worst == s->count || score(s, i) > score(s, worst))) worst = i;
+    s->results[worst].verdict = DW__SLOWER;
+    s->runners[worst].alive = false;
+  }
+}
+
 // The slower half goes, but nobody who may still be the best; the default stays.
 static void halve(sweep *s) {
   double best = INFINITY, noise = 0;
@@ -183,8 +198,10 @@ static dw_status play(sweep *s, dw_error *error) {
   for (int stage = 0; stages[stage] && whole; stage++) {
     if (stage) halve(s);
     for (int r = 0; r < stages[stage] && whole; r++) {
+      const double begun = s->timer->now(s->timer->user);
       dw_status status = play_round(s, decides, &whole, error);
       if (status) return status;
+      if (s->rounds[decides] == 1 && whole) fit_in(s, s->timer->now(s->timer->user) - begun);
     }
   }
   // For the record alone.
