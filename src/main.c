@@ -43,6 +43,12 @@ static const char tune_help[] =
   "Every candidate is compared with the fp64 oracle before it is timed, in a process of its own; SHAPE as in draftwood gen --help, for\n"
   "the GPU's own target. What was measured stays: --resume goes on after an interruption. Exit 2 where there is no GPU.";
 
+static const char plan_help[] =
+  "show lists the choices that contexts go by, export writes them to a file, digest prints what ranks have to agree in.\n"
+  "show, export and digest take plans as FILEs in place of these: of several the first that has a problem counts.\n"
+  "import takes plans, and records of other machines, into the cache. DRAFTWOOD_PLAN=FILE makes contexts go by that file alone,\n"
+  "DRAFTWOOD_PLAN=none by the rule table.";
+
 static const char layout_help[] =
   "Bytes of a token and of a page as the kernels read them, for each plane of the pool; SHAPE as in draftwood gen --help.\n"
   "Sizes are never rounded up: padding is what --token-stride and --page-stride leave between tokens and pages.";
@@ -65,6 +71,7 @@ static const cli_command commands[] = {
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
   {"tune", "SHAPE... [options]", "Finds the fastest variants on a GPU", tune_help, cli_tune},
+  {"plan", "show|export FILE|import FILE...|digest [FILE...] [options]", "Looks into what was tuned, and carries it on", plan_help, cli_plan},
   {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,

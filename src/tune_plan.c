@@ -79,13 +79,13 @@ static dw_status add_own(dw_ctx *ctx, const char *folder, const char *gpu, dw__c
   return status;
 }
 
-static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.' && strcmp(entry->d_name, DW__IMPORTED) != 0; }
 
-// Those of all GPUs that were tuned with this cache, in the order of their names.
+// What was imported, then what was tuned with this cache, which goes before it; in the order of the GPUs' names.
 static dw_status add_cached(dw_ctx *ctx, dw__choices *choices, dw_error *error) {
-  dw_status status = DW_OK;
   struct dirent **names = NULL;
   char *folder = dw__tune_folder(ctx, NULL, NULL, NULL);
+  dw_status status = folder ? add_own(ctx, folder, DW__IMPORTED, choices, error) : DW_OK;
   const int count = folder ? scandir(folder, &names, is_visible, alphasort) : 0;
   for (int i = 0; i < count; i++) {
     if (!status) status = add_own(ctx, folder, names[i]->d_name, choices, error);

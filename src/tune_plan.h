@@ -14,6 +14,9 @@ dw_status dw__tune_build(dw_ctx *ctx, const dw_request *list, size_t count, cons
                          const dw__board *board, dw_progress_fn progress, void *user, dw_error *error);
 // Adds lines to a file of a folder that is made where it is missing.
 dw_status dw__tune_append(const char *folder, const char *name, const dw__buf *text, dw_error *error);
+// Writes a file whole, in place of an older one.
+dw_status dw__tune_publish(const char *folder, const char *name, const dw__buf *text, dw_error *error);
+#define DW__IMPORTED "imported"  // folder of a plan that came from elsewhere
 // A plan's file.
 dw_status dw__choices_load(const char *path, dw__choices *choices, dw_error *error);
 // The plans that draftwood comes with (plans/), joined.

@@ -612,10 +612,14 @@ static dw_status read_records(const char *folder, dw__tune_records *records, dw_
   return status;
 }
 
-static dw_status publish(const char *folder, const dw__buf *text, dw_error *error) {
-  char name[64];
-  snprintf(name, sizeof name, "plan.%d.tmp", (int)getpid());
-  char *from = path_in(folder, name), *to = path_in(folder, "plan.jsonl");
+dw_status dw__tune_publish(const char *folder, const char *name, const dw__buf *text, dw_error *error) {
+  char temporary[64];
+  char *path = dw__strdup(folder);
+  dw_status status = path ? make_folder(path, error) : no_memory(error);
+  dw__release(path);
+  if (status) return status;
+  snprintf(temporary, sizeof temporary, "plan.%d.tmp", (int)getpid());
+  char *from = path_in(folder, temporary), *to = path_in(folder, name);
   int fault = from && to ? 0 : ENOMEM;
   const int fd = fault ? -1 : open(from, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (!fault && fd < 0) fault = errno;
@@ -638,7 +642,7 @@ dw_status dw__tune_plan_write(const char *folder, dw__l2_state l2, bool any_nume
     status = dw__choices_make(&records, l2, any_numerics, &choices, error);
   }
   if (!status && !dw__choices_print(&choices, &text)) status = no_memory(error);
-  if (!status) status = publish(folder, &text, error);
+  if (!status) status = dw__tune_publish(folder, "plan.jsonl", &text, error);
   dw__buf_free(&text);
   dw__choices_free(&choices);
   dw__tune_records_free(&records);
