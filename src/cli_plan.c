@@ -19,7 +19,8 @@ static dw_status load(dw_ctx *ctx, int count, char **files, dw__choices *choices
   for (int i = 0; i < count && !status; i++) {
     dw__choices one = {0};
     status = dw__choices_load(files[i], &one, error);
-    if (!status && !dw__choices_add(choices, &one, false)) status = dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+    if (!status && !dw__choices_add(choices, &one, false))
+      status = dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
     dw__choices_free(&one);
   }
   if (count) return status;
@@ -189,9 +190,10 @@ int cli_plan(const cli_command *self, int argc, char **argv) {
   size_t action = 0;
   while (argc > 1 && action < DW__COUNT(actions) && strcmp(argv[1], actions[action]) != 0) action++;
   if (argc < 2 || action == DW__COUNT(actions))
-    return cli_usage("plan: found %s%s%s, allowed show, export, import or digest", argc < 2 ? "nothing" : "\"", argc < 2 ? "" : argv[1],
-                     argc < 2 ? "" : "\"");
-  if ((action == 1 || action == 2) && argc < 3) return cli_usage("plan %s: found no file, allowed one%s", argv[1], action == 2 ? " or more" : "");
+    return cli_usage("plan: found %s%s%s, allowed show, export, import or digest", argc < 2 ? "nothing" : "\"",
+                     argc < 2 ? "" : argv[1], argc < 2 ? "" : "\"");
+  if ((action == 1 || action == 2) && argc < 3)
+    return cli_usage("plan %s: found no file, allowed one%s", argv[1], action == 2 ? " or more" : "");
   code = cli_open(&ctx);
   if (code != CLI_GO_ON) return code;
   code = run(&want, ctx, argc, argv);

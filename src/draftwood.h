@@ -352,7 +352,8 @@ typedef struct dw_tune_progress {
   size_t prepared, in_play;  // built and checked; not given up
   int rounds;
   double seconds, budget_seconds;  // since the call; of the whole list
-  const char *shape, *variant;     // canonical texts, good during the call
+  const char *shape;               // canonical texts, good during the call
+  const char *variant;
 } dw_tune_progress;
 // 0: go on. Else dw_tune ends with DW_CANCELLED; what was measured is kept.
 typedef int (*dw_tune_progress_fn)(void *user, const dw_tune_progress *progress);

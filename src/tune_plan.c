@@ -79,7 +79,9 @@ static dw_status add_own(dw_ctx *ctx, const char *folder, const char *gpu, dw__c
   return status;
 }
 
-static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.' && strcmp(entry->d_name, DW__IMPORTED) != 0; }
+static int is_visible(const struct dirent *entry) {
+  return entry->d_name[0] != '.' && strcmp(entry->d_name, DW__IMPORTED) != 0;
+}
 
 // What was imported, then what was tuned with this cache, which goes before it; in the order of the GPUs' names.
 static dw_status add_cached(dw_ctx *ctx, dw__choices *choices, dw_error *error) {

@@ -23,6 +23,7 @@
 #include "fake_driver.h"
 #include "fake_nvrtc.h"
 #include "flow.h"
+#include "list_tests.h"
 #include "support.h"
 
 enum { PROCESSES = 8, SHAPES = 24, SLOTS = 2, COMPILE_MS = 60 };
@@ -782,7 +783,7 @@ static void nvrtc_eight_processes_compile_each_shape_once(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     TEST(O_c13_O_c24_eight_processes_compile_each_shape_once),
     TEST(O_c13_thirty_two_processes_round_after_round),
@@ -803,6 +804,7 @@ int main(void) {
     TEST(many_misses_are_bounded),
     TEST(nvrtc_eight_processes_compile_each_shape_once),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED) return 1;
   return cmocka_run_group_tests_name("prepare", tests, NULL, NULL);

@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "list_tests.h"
 #include "support.h"
 #include "tune.h"
 #include "tune_sweep.h"
@@ -632,7 +633,7 @@ static void sweep_finds_the_best(void **state) {
   }
 }
 
-static void ties_go_to_the_default(void **state) {
+static void c28_ties_go_to_the_default(void **state) {
   (void)state;
   static dw__result results[DW__CANDIDATES_MAX];
   state_of_chance = 8;
@@ -706,7 +707,7 @@ static void accidents_are_never_chosen(void **state) {
 }
 
 // A deadline: soon over, with the default at least; what was not measured is not judged.
-static void sweep_keeps_its_budget(void **state) {
+static void c29_sweep_keeps_its_budget(void **state) {
   (void)state;
   static dw__result results[DW__CANDIDATES_MAX];
   state_of_chance = 12;
@@ -782,7 +783,7 @@ static void sweep_can_be_stopped(void **state) {
   dw_error_clear(&error);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(key_of_neighbours),
     cmocka_unit_test(class_of_numerics),
@@ -799,13 +800,14 @@ int main(void) {
     cmocka_unit_test(plans_are_joined),
     cmocka_unit_test(nearest_comes_first),
     cmocka_unit_test(sweep_finds_the_best),
-    cmocka_unit_test(ties_go_to_the_default),
+    cmocka_unit_test(c28_ties_go_to_the_default),
     cmocka_unit_test(ties_without_the_default),
     cmocka_unit_test(two_sweeps_agree),
     cmocka_unit_test(accidents_are_never_chosen),
-    cmocka_unit_test(sweep_keeps_its_budget),
+    cmocka_unit_test(c29_sweep_keeps_its_budget),
     cmocka_unit_test(pruning_keeps_the_default),
     cmocka_unit_test(sweep_can_be_stopped),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 
 #include "fake_driver.h"
 #include "flow.h"
+#include "list_tests.h"
 #include "support.h"
 #include "tune_plan.h"
 
@@ -189,7 +190,7 @@ static void hang_is_recorded(void **state) {
   dw__tune_records_free(&records);
 }
 
-static void budget_holds_with_slow_candidates(void **state) {
+static void O_c29_budget_holds_with_slow_candidates(void **state) {
   (void)state;
   dw__choices choices = {0};
   dw_tune_options options = usual();
@@ -263,7 +264,7 @@ static void journal_remembers_accidents(void **state) {
 // ---- many -----------------------------------------------------------------------------------------------------
 
 // Eight processes with noisy clocks share the problems; each context then chooses the same, and can tell by the digest.
-static void eight_processes_one_plan(void **state) {
+static void O_c27_eight_processes_one_plan(void **state) {
   (void)state;
   pid_t children[8];
   dw__choices choices = {0};
@@ -288,7 +289,7 @@ static void eight_processes_one_plan(void **state) {
 }
 
 // The same problem twenty times over equal candidates: the default each time.
-static void ties_stay_with_the_default(void **state) {
+static void O_c28_ties_stay_with_the_default(void **state) {
   (void)state;
   int same = 0;
   const dw_shape shape = shape_of(SHAPE);
@@ -539,7 +540,7 @@ static void near_choices_are_told_of(void **state) {
   assert_true(left >= 1);  // one row tile a CTA, 9 times the KV's bytes to the multiprocessors
 }
 
-static void ranks_agree_by_digest(void **state) {
+static void O_c27_ranks_agree_by_digest(void **state) {
   (void)state;
   char a[65], b[65], c[65];
   fake_driver_reset();
@@ -606,27 +607,28 @@ static void asking_again_is_cheap(void **state) {
   dw_ctx_destroy(ctx);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
   const struct CMUnitTest tests[] = {
     TEST(sweep_leaves_records_and_a_plan),
     TEST(accidents_are_recorded),
     TEST(budget_holds_with_a_hang),
     TEST(hang_is_recorded),
-    TEST(budget_holds_with_slow_candidates),
+    TEST(O_c29_budget_holds_with_slow_candidates),
     TEST(killed_sweep_goes_on),
     TEST(journal_remembers_accidents),
-    TEST(eight_processes_one_plan),
-    TEST(ties_stay_with_the_default),
+    TEST(O_c27_eight_processes_one_plan),
+    TEST(O_c28_ties_stay_with_the_default),
     TEST(progress_can_stop_it),
     TEST(capture_is_refused),
     TEST(wrong_use_is_refused),
     TEST(contexts_choose_by_the_plan),
     TEST(near_choices_are_told_of),
-    TEST(ranks_agree_by_digest),
+    TEST(O_c27_ranks_agree_by_digest),
     TEST(bad_plans),
     TEST(asking_again_is_cheap),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   unsetenv("DRAFTWOOD_PLAN");
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
