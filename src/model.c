@@ -35,8 +35,13 @@ dw__machine dw__machine_of(const dw__board *board) {
   return found;
 }
 
+const dw__model dw__model_first = {
+#define X(name, first, fitted, meaning) .name = first,
+  DW__MODEL_TERMS(X)
+#undef X
+};
 const dw__model dw__model_fitted = {
-#define X(name, first, meaning) .name = first,
+#define X(name, first, fitted, meaning) .name = fitted,
   DW__MODEL_TERMS(X)
 #undef X
 };

@@ -1,0 +1,186 @@
+// The model against measured times: fitted anew, each problem left out in turn, its picks, and what it says of boards that are not at hand.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <glob.h>
+#include <math.h>
+
+#include "bench_rows.h"
+#include "support.h"
+
+static dw__fit_row *rows;
+static size_t count;
+static int problems;
+
+// All measured times of ours: bench/results and the records of sweeps beside them.
+static int read_rows(void **state) {
+  (void)state;
+  dw__bench_rows all = {0};
+  glob_t files;
+  if (glob(TEST_SOURCE_DIR "/bench/results/*.jsonl", 0, NULL, &files)) return -1;
+  for (size_t i = 0; i < files.gl_pathc; i++) {
+    char *data;
+    size_t size;
+    dw_error error = {0};
+    if (dw__file_read(files.gl_pathv[i], &data, &size, &error) || dw__bench_rows_read(data, size, &all, &error)) {
+      fprintf(stderr, "%s: %s\n", files.gl_pathv[i], error.message);
+      return -1;
+    }
+    dw__release(data);
+  }
+  globfree(&files);
+  dw_status status = dw__fit_rows(&all, &rows, &count, &problems, NULL);
+  dw__bench_rows_free(&all);
+  return status ? -1 : 0;
+}
+
+static double predict(const dw__model *model, const dw__fit_row *row) {
+  return dw__predict(model, row->machine, &row->shape, &row->variant, &row->bounds);
+}
+
+static double median_error(const dw__model *model) {
+  double *errors = calloc(count, sizeof *errors);
+  for (size_t i = 0; i < count; i++) errors[i] = fabs(predict(model, &rows[i]) / rows[i].us - 1);
+  const double median = dw__median(errors, count);
+  free(errors);
+  return median;
+}
+
+static void fitted_is_what_a_fit_gives(void **state) {
+  (void)state;
+  dw__model model = dw__model_first;
+  dw__model_fit(rows, count, -1, &model);
+#define X(name, first, fitted, meaning)                    \
+  if (fabs(model.name / dw__model_fitted.name - 1) > 0.01) \
+    fail_msg("%s: a fit gives %.6g, the table has %.6g", #name, model.name, dw__model_fitted.name);
+  DW__MODEL_TERMS(X)
+#undef X
+  print_message("%zu times of %d problems, median error %.3f\n", count, problems, median_error(&model));
+}
+
+// Bar: under 20 %.
+static void problems_left_out(void **state) {
+  (void)state;
+  double *errors = calloc(count, sizeof *errors);
+  size_t n = 0;
+  assert_true(problems >= 30);
+  for (int p = 0; p < problems; p++) {
+    dw__model model = dw__model_fitted;
+    dw__model_fit(rows, count, p, &model);
+    for (size_t i = 0; i < count; i++)
+      if (rows[i].problem == p) errors[n++] = fabs(predict(&model, &rows[i]) / rows[i].us - 1);
+  }
+  assert_int_equal(n, count);
+  const double median = dw__median(errors, n);
+  print_message("left out: median error %.3f, nine in ten within %.3f, worst %.3f\n", median, errors[n * 9 / 10],
+                errors[n - 1]);
+  free(errors);
+  assert_true(median < 0.2);
+}
+
+// Of the problems with several variants measured: the predicted best against the measured one. Bar: within 15 % for nine in ten.
+static void picks(void **state) {
+  (void)state;
+  int several = 0, good = 0;
+  double worst = 1;
+  for (int p = 0; p < problems; p++) {
+    double best = INFINITY, least = INFINITY, picked = 0;
+    int variants = 0;
+    dw__model model = dw__model_fitted;
+    dw__model_fit(rows, count, p, &model);
+    for (size_t i = 0; i < count; i++) {
+      if (rows[i].problem != p) continue;
+      const double us = predict(&model, &rows[i]);
+      variants++;
+      best = fmin(best, rows[i].us);
+      if (us >= least) continue;
+      least = us;
+      picked = rows[i].us;
+    }
+    if (variants < 2) continue;
+    several++;
+    good += picked <= 1.15 * best;
+    worst = fmax(worst, picked / best);
+  }
+  print_message("picks within 15 %% of the best: %d of %d, worst %.3f\n", good, several, worst);
+  assert_true(several >= 5 && good * 10 >= several * 9);
+}
+
+// What any model has to hold: more tokens, more requests, a slower board or a slower clock never make a call faster.
+static void more_work_takes_longer(void **state) {
+  (void)state;
+  const dw_shape shape = shape_of("kimi-k2.6-tp8,t=9");
+  dw_variant variant;
+  for (size_t b = 0; b < dw__machine_count; b++) {
+    dw__machine slow = dw__machines[b];
+    slow.read_gbs /= 2;
+    slow.mma_flop /= 2;
+    double before = 0;
+    for (int kv_len = 1000; kv_len <= 256000; kv_len *= 2) {
+      const dw_bounds bounds = {.size = sizeof bounds, .batch = 8, .kv_len = kv_len, .sm_count = dw__machines[b].sm_count};
+      dw_shape own = shape;
+      own.target = dw__machines[b].cc;
+      assert_int_equal(dw_variant_choose(&own, &bounds, &variant, NULL), DW_OK);
+      const double us = dw__predict(&dw__model_fitted, &dw__machines[b], &own, &variant, &bounds);
+      assert_true(us > before);
+      assert_true(dw__predict(&dw__model_fitted, &slow, &own, &variant, &bounds) >= us);
+      before = us;
+    }
+  }
+}
+
+// A long prefix on a board of sm_120 is a matter of its memory: between the bandwidth and half of it.
+static void predictions_are_near_the_floors(void **state) {
+  (void)state;
+  const dw_bounds bounds = {.size = sizeof bounds, .batch = 1, .kv_len = 185009};
+  const dw_shape shape = shape_of("kimi-k2.6-tp8,t=9");
+  dw_variant variant;
+  assert_int_equal(dw_variant_choose(&shape, &bounds, &variant, NULL), DW_OK);
+  for (size_t b = 0; b < dw__machine_count; b++) {
+    const dw__machine *m = &dw__machines[b];
+    if (m->cc != 120) continue;
+    const double us = dw__predict(&dw__model_fitted, m, &shape, &variant, &bounds),
+                 floor = 185009 * 1152.0 / m->read_gbs * 1e-3;
+    const double tensor = 185009.0 * 72 * 2 * 1088 / (m->mma_flop * m->sm_count * m->mhz);
+    assert_true(us > floor && us > tensor && us < 2 * fmax(floor, tensor));
+  }
+}
+
+static void boards_are_known_by_name(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *label;
+  } cases[] = {{"NVIDIA H200", "H200"},
+               {"NVIDIA H200 NVL", "H200"},
+               {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Workstation"},
+               {"NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Max-Q"},
+               {"NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Server"},
+               {"NVIDIA GeForce RTX 5090", "RTX 5090"},
+               {"Something else", "Something else"}};
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    dw__board board = {.cc = 120, .sm_count = 100};
+    snprintf(board.name, sizeof board.name, "%s", cases[i].name);
+    const dw__machine found = dw__machine_of(&board);
+    assert_string_equal(found.label, cases[i].label);
+    assert_int_equal(found.sm_count, 100);  // of the GPU that is there
+    assert_true(found.read_gbs > 100 && found.mhz > 500 && found.mma_flop > 100);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(fitted_is_what_a_fit_gives),
+    cmocka_unit_test(problems_left_out),
+    cmocka_unit_test(picks),
+    cmocka_unit_test(more_work_takes_longer),
+    cmocka_unit_test(predictions_are_near_the_floors),
+    cmocka_unit_test(boards_are_known_by_name),
+  };
+  return cmocka_run_group_tests(tests, read_rows, NULL);
+}
