@@ -272,6 +272,7 @@ static json_t *result_json(const bench *b, const problem *p, const contender *c,
   json_object_set_new(row, "rel_err", c->rel_err >= 0 ? json_real(c->rel_err) : json_null());
   if (c->slots) json_object_set_new(row, "slots", json_integer(c->slots));
   if (b->want->chain) json_object_set_new(row, "chain", json_true());
+  if (*b->conditions) json_object_set_new(row, "conditions", json_string(b->conditions));
   return row;
 }
 
@@ -392,6 +393,16 @@ static dw_status ready(bench *b, const problem *p, contender *c, dw__gpu_problem
   return status;
 }
 
+// What is not as it should be goes into the rows, and is told when it changes.
+static void note_conditions(bench *b) {
+  dw__gpu_facts facts;
+  char now[sizeof b->conditions];
+  bench_read_facts(b, &facts);
+  dw__gpu_conditions(&facts, 1, now, sizeof now);
+  if (*now && strcmp(now, b->conditions) != 0) fprintf(stderr, "draftwood: warning: not a state to measure in: %s\n", now);
+  memcpy(b->conditions, now, sizeof now);
+}
+
 static dw_status measure(bench *b, const problem *p, contender *list, int count, dw__gpu_problem *data) {
   double mhz = 0;
   dw_status status = DW_OK;
@@ -411,6 +422,7 @@ static dw_status measure(bench *b, const problem *p, contender *list, int count,
   }
   cli_progress("%s", "");
   status = dw__gpu_clock_mhz(b->tools, &mhz, NULL);
+  note_conditions(b);  // while the board is still busy
   for (int i = 0; i < count && !status; i++) {
     if (list[i].error.status) continue;
     result r = summarise(b, p, &list[i], mhz);

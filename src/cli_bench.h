@@ -54,7 +54,7 @@ typedef struct bench {
   dw__gpu_tools *tools;
   dw__gpu_judge *judge;
   dw__ceilings ceilings;
-  char driver[64];
+  char driver[64], conditions[256];
   FILE *record;
   void *workspace;
   size_t workspace_bytes;
