@@ -32,6 +32,7 @@ int cli_companions_gen(const cli_command *self, int argc, char **argv);
 int cli_companions_build(const cli_command *self, int argc, char **argv);
 int cli_companions_verify(const cli_command *self, int argc, char **argv);
 int cli_companions_bench(const cli_command *self, int argc, char **argv);
+int cli_predict(const cli_command *self, int argc, char **argv);  // bench --predict
 int cli_tune(const cli_command *self, int argc, char **argv);
 int cli_tune_worker(int device);  // tune --worker (src/cli_tune_worker.c)
 int cli_plan(const cli_command *self, int argc, char **argv);

@@ -618,6 +618,7 @@ static int bench_main(const asked *want, const char *text) {
 
 int cli_bench(const cli_command *self, int argc, char **argv) {
   if (cli_has(argc, argv, "--companions")) return cli_companions_bench(self, argc, argv);
+  if (cli_has(argc, argv, "--predict")) return cli_predict(self, argc, argv);
   const char *commit = getenv("DRAFTWOOD_COMMIT");
   asked want = {.commit = commit && *commit ? commit : "unknown",
                 .lengths = {.values = {1000, 5700, 23000, 91000, 185000}, .count = 5},

@@ -36,7 +36,8 @@ static const char verify_help[] =
 static const char bench_help[] =
   "Times a call on a GPU: a graph of many calls over rotating KV, replayed; median, 10th and 90th percentile of a call.\n"
   "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.\n"
-  "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.";
+  "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.\n"
+  "--predict says, with no GPU, what RTX PRO 6000 and RTX 5090 should take; draftwood bench --predict --help lists its options.";
 
 static const char tune_help[] =
   "Measures which variant is the fastest for each shape, batch and length, and writes records and a plan that contexts choose by.\n"

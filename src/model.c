@@ -48,9 +48,9 @@ const dw__model dw__model_fitted = {
 
 // A call is a start, the main kernel's loop and the merge.
 //
-//   loop  = the greater of products and memory, and `slack` of the lesser
+//   loop  = the greater of products and memory
 //   products = waves x tiles of a range x (tile_clk + row tiles x (row_tile_clk + mma_share x FLOP of a row tile / mma rate)) / clock
-//   memory = the greater of  KV bytes x (1 + group_share x further row groups) / (read_share x bandwidth)
+//   memory = the greater of  KV bytes / (read_share x bandwidth): row groups that share a range read it once (measured)
 //            and  KV bytes x row groups / (l2_bytes_clk x multiprocessors in use x clock)
 //   merge = few_us or many_us + bytes of partial results / merge_gbs + step_us x combine_splits + round_us x further rounds
 double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *shape, const dw_variant *variant,
@@ -72,10 +72,10 @@ double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *sha
                            : (m->tile_clk + row_tiles * (m->row_tile_clk + m->mma_share * row_tile_flop / b->mma_flop)) * wide;
   const double products = waves * each * clk / b->mhz;
   const double bytes = (double)bounds.batch * bounds.kv_len * (double)dw__kv_token_bytes(shape), groups = plan.groups;
-  const double from_memory = bytes * (1 + m->group_share * (groups - 1)) / (m->read_share * b->read_gbs) * 1e-3;
+  const double from_memory = bytes / (m->read_share * b->read_gbs) * 1e-3;
   const double to_sms = bytes * groups / (m->l2_bytes_clk * used * b->mhz);
   const double memory = fmax(from_memory, to_sms);
-  double us = m->start_us + fmax(products, memory) + m->slack * fmin(products, memory);
+  double us = m->start_us + fmax(products, memory);
   if (plan.count > 1) {
     us += variant->combine == DW_COMBINE_FEW ? m->few_us : m->many_us;
     us += 2.0 * (double)plan.partial_bytes / m->merge_gbs * 1e-3 + m->step_us * variant->combine_splits;

@@ -20,21 +20,19 @@ dw__machine dw__machine_of(const dw__board *board);
 
 // X(name, start of a fit, fitted value, meaning). See dw__predict for how they come together. The fitted values are those of the H200's times in
 // bench/results; tests/test_model.c fits anew and compares.
-#define DW__MODEL_TERMS(X)                                                                            \
-  X(start_us, 4.0, 2.66667, "launch of both kernels, lengths, table entries, q, first tile")          \
-  X(tile_clk, 450.0, 307.7, "clocks of a tile of 16 tokens beside the products")                      \
-  X(row_tile_clk, 40.0, 38.9991, "and of each tile of 8 rows in it")                                  \
-  X(mma_share, 1.0, 1, "of the products' own clocks that are not hidden")                             \
-  X(wide_factor, 1.25, 1.31916, "of three and more row tiles without setmaxnreg")                     \
-  X(l2_bytes_clk, 40.0, 22.191, "bytes a clock that reach a multiprocessor while all of them load")   \
-  X(read_share, 0.8, 0.885346, "of the board's read bandwidth")                                       \
-  X(group_share, 0.1, 0.225, "of a range's bytes that come from memory again for each further group") \
-  X(few_us, 0.7, 1.82206, "merge by a thread a slice")                                                \
-  X(many_us, 1.0, 1.86054, "merge by a block a quarter row")                                          \
-  X(merge_gbs, 2000.0, 2025.5, "bandwidth of partial results, written and read")                      \
-  X(step_us, 0.01, 0.00705784, "of each range that the merge's code has room for")                    \
-  X(round_us, 1.0, 1, "of each further round of the merge")                                           \
-  X(slack, 0.15, 0.117906, "of the lesser of products and memory that the greater does not hide")
+#define DW__MODEL_TERMS(X)                                                                           \
+  X(start_us, 4.0, 4, "launch of both kernels, lengths, table entries, q, first tile")               \
+  X(tile_clk, 450.0, 450, "clocks of a tile of 16 tokens beside the products")                       \
+  X(row_tile_clk, 40.0, 30.365, "and of each tile of 8 rows in it")                                  \
+  X(mma_share, 1.0, 1, "of the products' own clocks that are not hidden")                            \
+  X(wide_factor, 1.25, 1.29843, "of three and more row tiles without setmaxnreg")                    \
+  X(l2_bytes_clk, 40.0, 20.0519, "bytes a clock that reach a multiprocessor while all of them load") \
+  X(read_share, 0.8, 0.8, "of the board's read bandwidth")                                           \
+  X(few_us, 0.7, 0.51319, "merge by a thread a slice")                                               \
+  X(many_us, 1.0, 0.719326, "merge by a block a quarter row")                                        \
+  X(merge_gbs, 2000.0, 2000, "bandwidth of partial results, written and read")                       \
+  X(step_us, 0.01, 0.00272008, "of each range that the merge's code has room for")                   \
+  X(round_us, 1.0, 1, "of each further round of the merge")
 
 typedef struct dw__model {
 #define X(name, first, fitted, meaning) double name;
