@@ -36,6 +36,7 @@ int cli_predict(const cli_command *self, int argc, char **argv);  // bench --pre
 int cli_tune(const cli_command *self, int argc, char **argv);
 int cli_tune_worker(int device);  // tune --worker (src/cli_tune_worker.c)
 int cli_plan(const cli_command *self, int argc, char **argv);
+int cli_report(const cli_command *self, int argc, char **argv);
 int cli_layout(const cli_command *self, int argc, char **argv);
 int cli_presets(const cli_command *self, int argc, char **argv);
 int cli_cache(const cli_command *self, int argc, char **argv);

@@ -50,6 +50,10 @@ static const char plan_help[] =
   "import takes plans, and records of other machines, into the cache. DRAFTWOOD_PLAN=FILE makes contexts go by that file alone,\n"
   "DRAFTWOOD_PLAN=none by the rule table.";
 
+static const char report_help[] =
+  "FILEs are measured rows (draftwood bench --record, bench/peers) and records (draftwood tune). The page has the choices with their spread, time\n"
+  "against length, a roofline, a heat map of variants and every time as a table; it needs no network and prints well.";
+
 static const char layout_help[] =
   "Bytes of a token and of a page as the kernels read them, for each plane of the pool; SHAPE as in draftwood gen --help.\n"
   "Sizes are never rounded up: padding is what --token-stride and --page-stride leave between tokens and pages.";
@@ -74,6 +78,7 @@ static const cli_command commands[] = {
   {"tune", "SHAPE... [options]", "Finds the fastest variants on a GPU", tune_help, cli_tune},
   {"plan", "show|export FILE|import FILE...|digest [FILE...] [options]", "Looks into what was tuned, and carries it on",
    plan_help, cli_plan},
+  {"report", "FILE... [options]", "Makes an HTML page of measured times", report_help, cli_report},
   {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,
