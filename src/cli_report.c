@@ -42,7 +42,7 @@ static const char style[] =
   "@media print{:root{--back:#fff;--text:#000;--faint:#444;--grid:#ccc;--s0:#0060b0;--s1:#d55e00;--s2:#008a65;--s3:#a0388a;--s4:#8a6d00;--s5:#5b4fc7;"
   "--s6:#b3261e;--s7:#3d6b7d;--h0:#d8efe0;--h1:#eef5d0;--h2:#fbf0c4;--h3:#fbdcb4;--h4:#f6bfae;--h5:#e39aa0;--cell:#000}"
   "section,figure,tr{break-inside:avoid}body{max-width:none;margin:0;-webkit-print-color-adjust:exact;print-color-adjust:exact}"
-  "table{font-size:8pt}.wide{overflow:visible}.charts{grid-template-columns:1fr 1fr}}"
+  "table{font-size:8pt}.wide{overflow:visible}.wide svg{max-width:100%}.charts{grid-template-columns:1fr 1fr}}"
   "*{box-sizing:border-box}body{background:var(--back);color:var(--text);font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2rem auto;padding:0 "
   "1rem}h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.2rem 0 .4rem}h3{font-size:.9rem;margin:.2rem 0;font-weight:600}"
   "p{margin:.3rem 0 .8rem}.faint,td.faint{color:var(--faint)}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}"
@@ -377,12 +377,12 @@ static void heat_map(page *p) {
       columns[k - 1] = kept;
     }
   if (rows) {
-    const double head = 150;
+    const double top = 150, width = 138 + 34.0 * (double)count + 80;
     dw__buf_printf(
       &p->out,
       "<section><h2>Variants</h2><p class=\"faint\">Time over the fastest of the row. A solid frame: the fastest; a dashed one: the "
-      "default.</p>\n<div class=\"wide\"><svg style=\"min-width:%.0fpx\" viewBox=\"0 0 %.0f %.0f\" role=\"img\"><title>Variants</title>\n",
-      (138 + 34.0 * (double)count) * 0.75, 150 + 34.0 * (double)count, head + 19.0 * (double)rows);
+      "default.</p>\n<div class=\"wide\"><svg style=\"width:%.0fpx\" viewBox=\"0 0 %.0f %.0f\" role=\"img\"><title>Variants</title>\n",
+      width, width, top + 19.0 * (double)rows);
     for (size_t i = 0; i < count; i++) {
       const dw_variant *v = &g->variants[columns[i]];
       char all[DW_TEXT_MAX];
@@ -392,9 +392,9 @@ static void heat_map(page *p) {
                v->combine == DW_COMBINE_FEW ? "few" : "many", v->combine_splits, v->call ? "" : ", any");
       dw__buf_printf(&p->out,
                      "<text class=\"tick\" transform=\"translate(%.0f %.0f) rotate(-60)\"><title>%s</title>%s</text>\n",
-                     158 + 34.0 * (double)i, head - 6, all, text);
+                     158 + 34.0 * (double)i, top - 6, all, text);
     }
-    double y = head;
+    double y = top;
     for (size_t r = 0; r < g->rows; r++) {
       best_of(g, r, &measured);
       if (measured < 3) continue;
