@@ -25,6 +25,7 @@ static int width_of(const spoiler *s) { return s->args->width ? s->args->width :
 static int rope_of(const spoiler *s) { return s->shape->head_dim_qk - s->shape->head_dim_v; }
 static int q_part(const spoiler *s) { return s->args->q_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
 static int kv_part(const spoiler *s) { return s->args->kv_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
+static int kv_bytes(const spoiler *s) { return (int)dw__dtype_size(s->shape->kv); }
 static bool by_table(const spoiler *s) { return s->args->addressing == DW_BLOCK_TABLE; }
 static bool has_matrix(const spoiler *s) {
   return s->args->mask_kind == DW_MASK_BYTES_QLEN || s->args->mask_kind == DW_MASK_BIAS_F32;
@@ -58,6 +59,7 @@ BOTH(kv_len, 4, true)
 SHIFTED(lse, 4, true)
 SHIFTED(q_rope, 16, true)
 SHIFTED(kv_rope, 16, true)
+SHIFTED(kv_scale, 4, true)
 SHIFTED(qo_indptr, 4, true)
 SHIFTED(positions, 4, true)
 SHIFTED(sinks, 4, true)
@@ -93,12 +95,13 @@ STRIDE(q_row_stride, q_part(s), 2, true)
 STRIDE(q_head_stride, q_part(s), 2, true)
 STRIDE(out_row_stride, s->shape->head_dim_v, (int)dw__dtype_size(s->shape->out), true)
 STRIDE(out_head_stride, s->shape->head_dim_v, (int)dw__dtype_size(s->shape->out), true)
-STRIDE(kv_token_stride, kv_part(s), 2, true)
-STRIDE(kv_page_stride, s->shape->page *dw__or_else(s->args->kv_token_stride, kv_part(s)), 2, true)
+STRIDE(kv_token_stride, kv_part(s), kv_bytes(s), true)
+STRIDE(kv_page_stride, s->shape->page *dw__or_else(s->args->kv_token_stride, kv_part(s)), kv_bytes(s), true)
 STRIDE(q_rope_row_stride, rope_of(s), 2, s->args->q_rope)
 STRIDE(q_rope_head_stride, rope_of(s), 2, s->args->q_rope)
-STRIDE(kv_rope_token_stride, rope_of(s), 2, s->args->kv_rope)
-STRIDE(kv_rope_page_stride, s->shape->page *dw__or_else(s->args->kv_rope_token_stride, rope_of(s)), 2, s->args->kv_rope)
+STRIDE(kv_rope_token_stride, rope_of(s), kv_bytes(s), s->args->kv_rope)
+STRIDE(kv_rope_page_stride, s->shape->page *dw__or_else(s->args->kv_rope_token_stride, rope_of(s)), kv_bytes(s),
+       s->args->kv_rope)
 
 static bool less(const spoiler *s, int64_t *stride, int64_t smallest) {
   *stride = smallest > 1 && below(s, 2) ? smallest - 1 : -1;
@@ -210,6 +213,15 @@ static bool kv_rope_without_code(const spoiler *s) {
   return lacks(s, DW_WITH_KV_ROPE);
 }
 
+static bool scale_of_unscaled(const spoiler *s) {
+  s->args->kv_scale = (const float *)s->args->kv;
+  return s->shape->kv != DW_E4M3;
+}
+static bool scale_of_v(const spoiler *s) {
+  s->args->v_scale = (const float *)s->args->kv;
+  return s->shape->attention == DW_MLA;
+}
+
 // ---- contradictions -------------------------------------------------------------------------------------------
 
 static bool slots_with_table(const spoiler *s) {
@@ -265,6 +277,7 @@ static const way ways[] = {
   {"lse", "misaligned", shift_lse},
   {"q_rope", "misaligned", shift_q_rope},
   {"kv_rope", "misaligned", shift_kv_rope},
+  {"kv_scale", "misaligned", shift_kv_scale},
   {"qo_indptr", "misaligned", shift_qo_indptr},
   {"positions", "misaligned", shift_positions},
   {"sinks", "misaligned", shift_sinks},
@@ -317,6 +330,8 @@ static const way ways[] = {
   {"soft_cap", "for a kernel without", cap_without_code},
   {"q_rope", "for a kernel without", q_rope_without_code},
   {"kv_rope", "for a kernel without", kv_rope_without_code},
+  {"kv_scale", "for KV that has none", scale_of_unscaled},
+  {"v_scale", "of a record", scale_of_v},
   {"addressing", "CSR for a kernel of call=table", csr_for_a_table_kernel},
   {"lengths_include_drafts", "0 for a kernel of call=table", prefix_for_a_table_kernel},
   {"qo_indptr", "for a kernel of call=table", rows_for_a_table_kernel},

@@ -12,11 +12,13 @@
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
+static double token_bytes(const dw_shape *shape) { return (double)shape->head_dim_qk * (double)dw__dtype_size(shape->kv); }
+
 void bench_count_work(problem *p) {
   const dw_shape *shape = &p->shape;
   p->kv_bytes = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
-    p->kv_bytes += ((double)p->prefix[b] + shape->width) * shape->head_dim_qk * 2;
+    p->kv_bytes += ((double)p->prefix[b] + shape->width) * token_bytes(shape);
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
 }
@@ -195,7 +197,7 @@ typedef struct result {
 
 static result summarise(const bench *b, const problem *p, contender *c, double mhz) {
   result r = {0};
-  double tokens = p->kv_bytes / p->shape.head_dim_qk / 2;
+  double tokens = p->kv_bytes / token_bytes(&p->shape);
   r.us = cli_quantile(c->us, b->want->reps, 0.5);
   r.p10 = cli_quantile(c->us, b->want->reps, 0.1);
   r.p90 = cli_quantile(c->us, b->want->reps, 0.9);
@@ -358,6 +360,7 @@ static dw_addressing addressing_of(const asked *want, const dw_shape *shape) {
 }
 
 dw_status bench_make_data(const bench *b, const problem *p, dw__gpu_problem **data, dw_error *error) {
+  static const int orders[] = {1, 0, -1};  // as in the help
   dw__gpu_spec spec = {
     .shape = p->shape,
     .batch = p->batch,
@@ -368,8 +371,9 @@ dw_status bench_make_data(const bench *b, const problem *p, dw__gpu_problem **da
                   : p->shape.page > 1 ? DW_BLOCK_TABLE
                                       : DW_CSR,
     .lengths_include_drafts = 1,
-    .shuffle = 1,
+    .shuffle = orders[b->want->order],
     .q_scale = 1,
+    .stored_scale = p->shape.kv == DW_E4M3 ? 0.25f : 0,
     .q_rope = b->want->q_rope,
     .kv_rope = b->want->kv_rope,
     .window = b->want->window,
@@ -655,6 +659,7 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"chain", NULL, CLI_FLAG, &want.chain, 0, 0, "calls may overlap the one before them (overlap_prologue)"},
     {"reps", "N", CLI_INT, &want.reps, 7, REPS_MAX, "timed replays (11)"},
     {"calls", "N", CLI_INT, &want.calls, 1, CALLS_MAX, "calls a graph (so many that 400 MB of KV are read, 6 at least)"},
+    {"page-order", "random|ascending|descending", CLI_WORD, &want.order, 0, 0, "of pages in the pool (random)"},
     {"pool", "N", CLI_INT, &want.pool, 1, 1 << 28, "token slots of the pool at least (1048576)"},
     {"check", NULL, CLI_FLAG, &want.check, 0, 0, "compare with the fp64 oracle first, over poisoned outputs"},
     {"record", "FILE", CLI_TEXT, &want.record, 0, 0, "append JSON lines to this file"},

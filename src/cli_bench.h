@@ -16,7 +16,7 @@ enum { REPS_MAX = 101, VARIANTS_MAX = 256, CALLS_MAX = 512 };
 typedef struct asked {
   const char *variants, *limits, *record, *commit;
   cli_list lengths, batches, widths, heads, pages, ragged, slots;
-  int mask, addressing, reps, calls, pool, split_tokens, declared, seed, device;
+  int mask, addressing, order, reps, calls, pool, split_tokens, declared, seed, device;
   int window, sinks, q_rope, kv_rope;
   double soft_cap;
   bool sweep, warm, chain, check, json, build_only, ceilings, any_call;

@@ -106,12 +106,13 @@ static dw_status compact_call(const bench *b, const contest *c, int call, void *
   a.accept_index += call * a.batch * LIST;
   if (a.block_table) a.block_table += (int64_t)call * a.batch * a.table_columns;
   if (a.kv_indptr) a.kv_indptr += call * (a.batch + 1);
+  if (a.draft_slots) a.draft_slots = (const int32_t *)a.draft_slots + call * a.batch * WIDTH;
   return dw_kv_compact(b->companions, &a, stream, error);
 }
 
 // Host copies of what the calls take: every call has requests of its own, in pages or slots of its own.
 typedef struct batch_data {
-  int32_t *kv_len, *accept, *table, *indptr;
+  int32_t *kv_len, *accept, *table, *indptr, *slots;
   int *order, requests;
 } batch_data;
 
@@ -120,6 +121,7 @@ static void drop_data(batch_data *d) {
   free(d->accept);
   free(d->table);
   free(d->indptr);
+  free(d->slots);
   free(d->order);
 }
 
@@ -141,26 +143,35 @@ static bool fill_data(bench *b, contest *c, batch_data *d, bool all, long *moved
   d->accept = calloc((size_t)d->requests * LIST, sizeof(int32_t));
   d->table = calloc((size_t)d->requests * (size_t)(c->page > 1 ? columns : WIDTH), sizeof(int32_t));
   d->indptr = calloc((size_t)(c->calls * (c->batch + 1)), sizeof(int32_t));
+  d->slots = calloc((size_t)d->requests * WIDTH, sizeof(int32_t));
   d->order = random_order(b, d->requests * (c->page > 1 ? 2 : 4 * WIDTH));
-  if (!d->kv_len || !d->accept || !d->table || !d->indptr || !d->order) return false;
+  if (!d->kv_len || !d->accept || !d->table || !d->indptr || !d->slots || !d->order) return false;
   *moved = 0;
   for (int i = 0; i < d->requests; i++) {
     int prefix = c->page > 1 ? 1000 + dw__random_below(&b->seed, 2000) : 0;
-    d->kv_len[i] = prefix + WIDTH;
+    d->kv_len[i] = prefix + (c->compact.lengths_include_drafts ? WIDTH : 0);
     *moved += fill_list(b, d->accept + i * LIST, all);
     if (c->page > 1) {
       for (int k = prefix / c->page; k <= (prefix + WIDTH - 1) / c->page; k++) d->table[i * columns + k] = d->order[next++];
     } else {
       for (int k = 0; k < WIDTH; k++) d->table[i * WIDTH + k] = d->order[next++];
     }
+    for (int k = 0; k < WIDTH; k++)
+      d->slots[i * WIDTH + k] = c->page > 1 ? d->table[i * columns + (prefix + k) / c->page] * c->page + (prefix + k) % c->page
+                                            : d->table[i * WIDTH + k];
   }
   for (int call = 0; call < c->calls; call++)
     for (int r = 0; r <= c->batch; r++) d->indptr[call * (c->batch + 1) + r] = (call * c->batch + r) * WIDTH;
   return true;
 }
 
-// overlap: each call begins while the one before it runs, as behind dw_tree_accept.
-static dw_status make_compact(bench *b, contest *c, int page, bool all, bool overlap, dw_error *error) {
+// OVERLAP: each call begins while the one before it runs, as behind dw_tree_accept. SLOTS: the drafts' slots are given, as engines
+// have them, in place of a table.
+typedef enum compact_form { PLAIN, OVERLAP, SLOTS, COMPACT_FORMS } compact_form;
+
+static dw_status make_compact(bench *b, contest *c, int page, bool all, compact_form form, dw_error *error) {
+  static const char *const names[] = {"", ", overlap", ", slots"};
+  bool table = page > 1 && form != SLOTS;
   int layers = b->want->small ? 3 : 61;
   batch_data d = {.requests = 0};
   long moved;
@@ -172,34 +183,36 @@ static dw_status make_compact(bench *b, contest *c, int page, bool all, bool ove
                                  .page = page,
                                  .batch = c->batch,
                                  .width = WIDTH,
-                                 .lengths_include_drafts = 1,
-                                 .addressing = page > 1 ? DW_BLOCK_TABLE : DW_CSR,
+                                 .lengths_include_drafts = form != SLOTS,
+                                 .addressing = table ? DW_BLOCK_TABLE : DW_CSR,
                                  .table_columns = page > 1 ? 4096 / page : 0,
                                  .accept_columns = LIST,
-                                 .overlap_prologue = overlap};
+                                 .overlap_prologue = form == OVERLAP};
   snprintf(c->shape, sizeof c->shape, "kv_compact:layers=%d,row=1152,width=%d,page=%d", layers, WIDTH, page);
-  snprintf(c->lists, sizeof c->lists, "%s%s", all ? "all moved" : "tree", overlap ? ", overlap" : "");
+  snprintf(c->lists, sizeof c->lists, "%s%s", all ? "all moved" : "tree", names[form]);
   if (!fill_data(b, c, &d, all, &moved)) {
     drop_data(&d);
     return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
   }
   c->bytes = (double)moved / c->calls * layers * 1152;
   int64_t slots = (int64_t)d.requests * (page > 1 ? 2 * page : 4 * WIDTH);
-  void *kv_len, *accept, *table, *indptr, *new_len;
-  size_t entries = (size_t)d.requests * (size_t)(page > 1 ? c->compact.table_columns : WIDTH);
+  void *kv_len, *accept, *entries, *indptr, *draft_slots, *new_len;
+  size_t table_size = (size_t)d.requests * (size_t)(page > 1 ? c->compact.table_columns : WIDTH);
   dw_status status = make_planes(b, layers, slots * 1152, &c->compact.planes[0], error);
   if (!status) status = put(b, d.kv_len, (size_t)d.requests * 4, &kv_len, error);
   if (!status) status = put(b, d.accept, (size_t)d.requests * LIST * 4, &accept, error);
-  if (!status) status = put(b, d.table, entries * 4, &table, error);
+  if (!status) status = put(b, d.table, table_size * 4, &entries, error);
   if (!status) status = put(b, d.indptr, (size_t)(c->calls * (c->batch + 1)) * 4, &indptr, error);
+  if (!status) status = put(b, d.slots, (size_t)d.requests * WIDTH * 4, &draft_slots, error);
   if (!status) status = reserve(b, (size_t)c->batch * 4, &new_len, error);
   drop_data(&d);
   if (status) return status;
   c->compact.kv_len = kv_len;
   c->compact.accept_index = accept;
   c->compact.new_len = new_len;
-  if (page > 1) c->compact.block_table = table;
-  else c->compact.kv_indices = table, c->compact.kv_indptr = indptr;
+  if (form == SLOTS) c->compact.draft_slots = draft_slots;
+  else if (table) c->compact.block_table = entries;
+  else c->compact.kv_indices = entries, c->compact.kv_indptr = indptr;
   return DW_OK;
 }
 
@@ -509,8 +522,10 @@ static dw_status run_all(bench *b, dw_error *error) {
   if (!b->want->json)
     printf("%-48s %-18s %9s %9s %9s %9s %9s %8s %6s  %s\n", "what", "lists", "MB moved", "us", "p10", "p90", "copy us", "GB/s",
            "ratio", "bar");
-  for (int i = 0; i < 8 && !status; i++)
-    status = run_one(b, &c, make_compact(b, &c, pages[i / 4], i / 2 % 2, i % 2, error), error);
+  for (int i = 0; i < 4 * COMPACT_FORMS && !status; i++) {
+    const int form = i % COMPACT_FORMS, lists = i / COMPACT_FORMS;
+    status = run_one(b, &c, make_compact(b, &c, pages[lists / 2], lists % 2, (compact_form)form, error), error);
+  }
   for (int i = 0; i < 4 && !status; i++) status = run_one(b, &c, make_move(b, &c, pages[i / 2], i % 2, error), error);
   if (!status) status = run_one(b, &c, make_merge(b, &c, 2, b->want->small ? 2 : 64, error), error);
   if (!status) status = run_one(b, &c, make_merge(b, &c, 8, b->want->small ? 2 : 8, error), error);

@@ -262,7 +262,9 @@ void dw_stats_get(dw_ctx *ctx, dw_stats *stats) {
 
 // ---- shape, variant -> source ---------------------------------------------------------------------------------
 
-static const char *dtype_text(dw_dtype type) { return type == DW_BF16 ? "bf16" : type == DW_F16 ? "fp16" : "fp32"; }
+static const char *dtype_text(dw_dtype type) {
+  return type == DW_BF16 ? "bf16" : type == DW_F16 ? "fp16" : type == DW_E4M3 ? "e4m3" : "fp32";
+}
 
 #define PARAMS_MAX 64
 

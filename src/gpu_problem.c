@@ -11,6 +11,7 @@
 
 enum { GUARD = 4096 };           // bytes before and behind out and lse
 #define POISON_WORD 0x7FED7FEDu  // NaN in bf16, fp16 and fp32
+#define POISON_E4M3 0xFF7FFF7Fu
 
 // An array that is written whole from the host.
 typedef struct table {
@@ -42,7 +43,7 @@ struct dw__gpu_problem {
   void *q, *q_rope, *kv, *kv_rope;
   unsigned *count;
   guarded out, lse;
-  table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, used;
+  table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, stored_scale, used;
   slot_set *sets;
   int *order;    // units in the order in which they are handed out
   int *leading;  // slots of the first request's prefix, which the others may share
@@ -112,6 +113,8 @@ static int total_rows(const dw__gpu_problem *problem) { return problem->spec.bat
 static int q_part(const dw__gpu_spec *spec) { return spec->q_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
 static int kv_part(const dw__gpu_spec *spec) { return spec->kv_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
 
+static int kv_bytes(const dw__gpu_spec *spec) { return (int)dw__dtype_size(spec->shape.kv); }  // an element
+
 // The strides that problem.c uses too: rows stay 16-byte aligned, nothing is tight.
 static void choose_strides(dw__gpu_problem *problem) {
   const dw_shape *shape = &problem->spec.shape;
@@ -122,12 +125,13 @@ static void choose_strides(dw__gpu_problem *problem) {
   args->out_head_stride = shape->head_dim_v + (wide ? 8 : 0);
   args->out_row_stride = shape->heads * args->out_head_stride + (wide ? 16 : 0);
   args->lse_row_stride = shape->heads + (wide ? 3 : 0);
-  args->kv_token_stride = kv_part(&problem->spec) + (wide ? 24 : 0);
-  args->kv_page_stride = shape->page * args->kv_token_stride + (wide && shape->page > 1 ? 40 : 0);
+  const int unit = wide ? 16 / kv_bytes(&problem->spec) : 0;
+  args->kv_token_stride = kv_part(&problem->spec) + 3 * unit;
+  args->kv_page_stride = shape->page * args->kv_token_stride + (shape->page > 1 ? 5 * unit : 0);
   args->q_rope_head_stride = rope_of(shape) + (wide ? 16 : 0);
   args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + (wide ? 8 : 0);
-  args->kv_rope_token_stride = rope_of(shape) + (wide ? 8 : 0);
-  args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (wide && shape->page > 1 ? 16 : 0);
+  args->kv_rope_token_stride = rope_of(shape) + unit;
+  args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (shape->page > 1 ? 2 * unit : 0);
 }
 
 static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
@@ -161,14 +165,15 @@ static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
   int64_t pages = dw__ceil_div(tokens, page);
   problem->pool_tokens = pages * page;
   const dw_args *args = &problem->args;
-  problem->kv_bytes = 2 * extent(pages, args->kv_page_stride, page, args->kv_token_stride, kv_part(spec));
+  const size_t each = (size_t)kv_bytes(spec);
+  problem->kv_bytes = each * extent(pages, args->kv_page_stride, page, args->kv_token_stride, kv_part(spec));
   problem->order = dw__alloc((size_t)(problem->pool_tokens / problem->unit) * sizeof *problem->order);
   problem->leading = dw__calloc((size_t)spec->longest + 1, sizeof *problem->leading);
   if (!problem->order || !problem->leading) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
   dw_status status = dw__gpu_alloc(problem->gpu, problem->kv_bytes, &problem->kv, error);
   if (!status && spec->kv_rope) {
     problem->kv_rope_bytes =
-      2 * extent(pages, args->kv_rope_page_stride, page, args->kv_rope_token_stride, rope_of(&spec->shape));
+      each * extent(pages, args->kv_rope_page_stride, page, args->kv_rope_token_stride, rope_of(&spec->shape));
     status = dw__gpu_alloc(problem->gpu, problem->kv_rope_bytes, &problem->kv_rope, error);
   }
   return status ? status : table_make(problem->gpu, &problem->used, (size_t)problem->pool_tokens, error);
@@ -228,6 +233,7 @@ static dw_status make_tables(dw__gpu_problem *problem, dw_error *error) {
   if (!status && spec->mask_kind == DW_MASK_BYTES_FULL)
     status = table_make(problem->gpu, &problem->mask_indptr, 8 * (batch + 1), error);
   if (!status && spec->positions) status = table_make(problem->gpu, &problem->positions, 4 * rows, error);
+  if (!status && spec->stored_scale > 0) status = table_make(problem->gpu, &problem->stored_scale, sizeof(float), error);
   if (!status && spec->sinks) status = table_make(problem->gpu, &problem->sinks, 4 * (size_t)spec->shape.heads, error);
   for (int s = 0; s < spec->sets && !status; s++) status = make_set(problem, &problem->sets[s], error);
   return status;
@@ -248,6 +254,7 @@ static void fill_args(dw__gpu_problem *problem) {
   args->width = spec->width;
   args->kv = problem->kv;
   args->kv_rope = problem->kv_rope;
+  args->kv_scale = problem->stored_scale.device;
   args->addressing = spec->addressing;
   args->kv_indptr = problem->kv_indptr.device;
   args->index64 = spec->addressing == DW_CSR && spec->index64;
@@ -313,8 +320,8 @@ dw_status dw__gpu_problem_make(const dw__gpu_tools *tools, const dw__gpu_spec *s
 void dw__gpu_problem_free(dw__gpu_problem *problem) {
   if (!problem) return;
   dw__gpu *gpu = problem->gpu;
-  table *tables[] = {&problem->kv_len,      &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
-                     &problem->mask_indptr, &problem->positions, &problem->sinks,     &problem->used};
+  table *tables[] = {&problem->kv_len,    &problem->qo_indptr, &problem->kv_indptr,    &problem->mask, &problem->mask_indptr,
+                     &problem->positions, &problem->sinks,     &problem->stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables); i++) table_free(gpu, tables[i]);
   for (int s = 0; problem->sets && s < problem->spec.sets; s++) {
     table_free(gpu, &problem->sets[s].indices);
@@ -511,6 +518,7 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
     int draw = dw__random_below(&state, 8);
     sinks[h] = draw == 0 ? -INFINITY : draw == 1 ? 20 : (float)(2 * dw__random_normal(&state));
   }
+  if (problem->stored_scale.host) memcpy(problem->stored_scale.host, &problem->spec.stored_scale, sizeof(float));
 }
 
 // ---- writing: places ------------------------------------------------------------------------------------------
@@ -519,8 +527,8 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
 static void shuffle_units(dw__gpu_problem *problem, uint64_t seed) {
   int count = (int)(problem->pool_tokens / problem->unit);
   uint64_t state = stream(seed, STREAM_ORDER, 0);
-  for (int i = 0; i < count; i++) problem->order[i] = (i + 1) % count;
-  for (int i = count - 1; i > 0 && problem->spec.shuffle; i--) {
+  for (int i = 0; i < count; i++) problem->order[i] = (problem->spec.shuffle < 0 ? 2 * count - 1 - i : i + 1) % count;
+  for (int i = count - 1; i > 0 && problem->spec.shuffle > 0; i--) {
     int j = dw__random_below(&state, i + 1), unit = problem->order[i];
     problem->order[i] = problem->order[j];
     problem->order[j] = unit;
@@ -599,7 +607,6 @@ static dw_status fill(dw__gpu_problem *problem, dw_tool_fill_params *params, dw_
   int64_t needed = dw__ceil_div(params->units, 8);
   if (needed < 1) return DW_OK;
   if (blocks > needed) blocks = (unsigned)needed;
-  params->f16 = problem->spec.shape.kv == DW_F16;
   return dw__gpu_tool_run(problem->tools, DW__TOOL_FILL, blocks, 1, 1, params, error);
 }
 
@@ -614,6 +621,7 @@ static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *erro
     .page = shape->heads,
     .elements = q_part(&problem->spec),
     .scale = problem->spec.q_scale,
+    .type = shape->q,
   };
   dw_status status = dw__gpu_fill_word(problem->gpu, problem->q, POISON_WORD, problem->q_bytes, error);
   if (!status) status = fill(problem, &params, error);
@@ -627,6 +635,10 @@ static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *erro
   return status ? status : fill(problem, &params, error);
 }
 
+static uint32_t kv_poison(const dw__gpu_problem *problem) {
+  return problem->spec.shape.kv == DW_E4M3 ? POISON_E4M3 : POISON_WORD;
+}
+
 static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
   dw_tool_fill_params params = {
     .to = problem->kv,
@@ -637,9 +649,11 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
     .unit_stride = problem->args.kv_token_stride,
     .page = problem->spec.shape.page,
     .elements = kv_part(&problem->spec),
-    .scale = problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1,
+    .scale = (problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1) /
+             (problem->spec.stored_scale > 0 ? problem->spec.stored_scale : 1),
+    .type = problem->spec.shape.kv,
   };
-  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, kv_poison(problem), problem->kv_bytes, error);
   if (!status) status = fill(problem, &params, error);
   if (status || !problem->kv_rope) return status;
   params.to = problem->kv_rope;
@@ -647,7 +661,7 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
   params.page_stride = problem->args.kv_rope_page_stride;
   params.unit_stride = problem->args.kv_rope_token_stride;
   params.elements = rope_of(&problem->spec.shape);
-  status = dw__gpu_fill_word(problem->gpu, problem->kv_rope, POISON_WORD, problem->kv_rope_bytes, error);
+  status = dw__gpu_fill_word(problem->gpu, problem->kv_rope, kv_poison(problem), problem->kv_rope_bytes, error);
   return status ? status : fill(problem, &params, error);
 }
 
@@ -660,8 +674,9 @@ dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents
   shuffle_units(problem, contents->seed);
   memset(problem->used.host, 0, problem->used.bytes);
   for (int s = 0; s < problem->spec.sets && !status; s++) status = write_set(problem, &problem->sets[s], error);
-  const table *tables[] = {&problem->kv_len,      &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
-                           &problem->mask_indptr, &problem->positions, &problem->sinks,     &problem->used};
+  const table *tables[] = {&problem->kv_len, &problem->qo_indptr,    &problem->kv_indptr,
+                           &problem->mask,   &problem->mask_indptr,  &problem->positions,
+                           &problem->sinks,  &problem->stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables) && !status; i++) status = table_write(problem->gpu, tables[i], error);
   if (!status) status = write_q(problem, contents->seed, error);
   if (!status) status = write_kv(problem, contents->seed, error);
@@ -738,12 +753,13 @@ dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token
   int page = problem->spec.shape.page;
   int64_t slot = slot_of(problem, request, token);
   int64_t at = slot / page * args->kv_page_stride + slot % page * args->kv_token_stride;
-  dw_status status =
-    dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv + at, POISON_WORD, 2 * (size_t)kv_part(&problem->spec), error);
+  const int each = kv_bytes(&problem->spec);
+  dw_status status = dw__gpu_fill_word(problem->gpu, (char *)problem->kv + at * each, kv_poison(problem),
+                                       (size_t)(each * kv_part(&problem->spec)), error);
   if (status || !problem->kv_rope) return status;
   at = slot / page * args->kv_rope_page_stride + slot % page * args->kv_rope_token_stride;
-  return dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv_rope + at, POISON_WORD,
-                           2 * (size_t)rope_of(&problem->spec.shape), error);
+  return dw__gpu_fill_word(problem->gpu, (char *)problem->kv_rope + at * each, kv_poison(problem),
+                           (size_t)(each * rope_of(&problem->spec.shape)), error);
 }
 
 // ---- outputs --------------------------------------------------------------------------------------------------

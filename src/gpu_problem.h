@@ -26,7 +26,7 @@ typedef struct dw__gpu_spec {
   int drafts_elsewhere;  // no draft is in the pool
   int dead_nodes;        // PARENTS: about one in eight
   int strided;           // strides larger than tight ones
-  int shuffle;           // pages (or slots) in random order
+  int shuffle;           // pages (or slots) in random order; 0: ascending, -1: descending
   int scatter;           // CSR: every slot anywhere, whatever the page size
   int share;             // requests share the pages of the beginning of their prefixes; what is padded is in the first page
   int q_rope, kv_rope;   // the last qk - v elements lie apart
@@ -39,6 +39,7 @@ typedef struct dw__gpu_spec {
   int overlap_prologue;
   float q_scale;        // standard deviation of q
   float kv_scale;       // and of the tokens; 0: 1
+  float stored_scale;   // KV in e4m3: args.kv_scale, and elements are stored divided by it; 0: NULL
   int64_t pool_tokens;  // at least so many; 0: a quarter more than is needed
   int sets;             // slot sets, at least 1
   int poison;           // 0: the whole pool holds numbers (benchmarks, where sets share it)

@@ -92,10 +92,10 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     .mask_kind = masks[args->mask_kind],
     .lengths_include_drafts = args->lengths_include_drafts,
     .drafts_elsewhere = args->drafts_elsewhere,
-    .kv_f16 = shape->kv == DW_F16,
-    .out_dtype = shape->out == DW_BF16  ? 0
-                 : shape->out == DW_F16 ? 1
-                                        : 2,
+    .kv_scale = args->kv_scale,
+    .q_type = shape->q,
+    .kv_type = shape->kv,
+    .out_dtype = shape->out,
   };
   for (int i = 0; i < shape->tree_nodes; i++)
     p.static_sees[i] = 1ULL << i | (shape->tree[i] < 0 ? 0 : p.static_sees[shape->tree[i]]);
@@ -114,9 +114,7 @@ dw_tool_compare_params dw__gpu_compare_params(const dw_shape *shape, const dw_ar
     .lse_row_stride = dw__or_else(args->lse_row_stride, shape->heads),
     .heads = shape->heads,
     .width = args->width ? args->width : shape->width,
-    .out_dtype = shape->out == DW_BF16  ? 0
-                 : shape->out == DW_F16 ? 1
-                                        : 2,
+    .out_dtype = shape->out,
   };
 }
 
@@ -351,6 +349,7 @@ static dw_status mirror_all(mirror *m, const dw__problem *problem, dw_args *args
     {&args->kv_rope, problem->kv_rope_bytes},
     {(const void **)&args->positions, problem->positions_bytes},
     {(const void **)&args->sinks, 4 * (size_t)problem->spec.shape.heads},
+    {(const void **)&args->kv_scale, 4},
   };
   dw_status status = DW_OK;
   for (size_t i = 0; i < DW__COUNT(arrays) && !status; i++) status = mirror_add(m, arrays[i].pointer, arrays[i].bytes, error);
@@ -449,6 +448,7 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_di
     };
     if (i % 4 == 2) spec.shape.q = spec.shape.kv = spec.shape.out = DW_F16;
     if (i % 4 == 1) spec.shape.out = DW_F32;
+    if (i % 3 == 2) spec.shape.kv = DW_E4M3, spec.kv_scale = i % 2 ? 0.02f : 0;
     double off;
     status = check_one(judge, &spec, &off, error);
     if (!status && off > *worst) *worst = off;

@@ -28,6 +28,11 @@ static uint64_t stream(uint64_t seed, int kind, int i) {
 
 int dw__case_width(const dw__case *c) { return c->width ? c->width : c->shape.width; }
 
+float dw__case_kv_scale(const dw__case *c) {
+  static const float scales[] = {0, 0.25f, 0.004f, 60};  // 0.004: many elements are 448; 60: most are subnormal
+  return scales[c->scale];
+}
+
 int dw__case_longest(const dw__case *c) {
   int longest = 0;
   for (int k = 0; k <= c->replay; k++)
@@ -67,6 +72,7 @@ static dw_shape random_shape(const dw__case_scale *scale, uint64_t *state) {
   shape.page = pages[below(state, DW__COUNT(pages))];
   shape.q = shape.kv = one_in(state, 3) ? DW_F16 : DW_BF16;
   shape.out = one_in(state, 4) ? DW_F32 : one_in(state, 6) ? (dw_dtype)below(state, 2) : shape.q;
+  if (one_in(state, 4)) shape.kv = DW_E4M3;
   shape.target = scale->target ? scale->target : one_in(state, 2) ? 90 : 120;
   shape.limits = shape.target < 120 ? 120 : 0;
   if (one_in(state, 3)) set_tree(&shape, state);
@@ -145,6 +151,7 @@ void dw__case_settle(dw__case *c) {
   if (!c->variant.q_rope) c->q_rope = 0;
   if (!c->variant.kv_rope) c->kv_rope = 0;
   if (!c->replay) c->capture = 0;
+  if (c->shape.kv != DW_E4M3) c->scale = 0;
   settle_lengths(c);
   if (!fits_table(c)) c->variant.call = DW_CALL_ANY;
 }
@@ -223,6 +230,7 @@ static void choose_features(dw__case *c, int longest, uint64_t *state) {
   c->sinks = one_in(state, 4);
   c->overlap = one_in(state, 4);
   c->peaked = one_in(state, 4);
+  c->scale = below(state, 4);
   // Not more ranges than a grid and its merge are fit for.
   int least_split = (longest + width) / 256;
   if (one_in(state, 3)) c->split = most(16 << below(state, 5), (least_split + 15) / 16 * 16);
@@ -424,17 +432,17 @@ static bool smaller(dw__case *c, int step) {
   step -= (int)DW__COUNT(fields);
   if (step < 2) return halve_all(c, step), true;
   step -= 2;
-  if (step < 4 * c->batch) {
+  if (step < 6 * c->batch) {
     int b = step % c->batch, way = step / c->batch;
     for (int k = 0; k < 2; k++) {
-      if (way == 0) c->prefix[k][b] = 0;
+      if (way == 0 || way == 4 + k) c->prefix[k][b] = 0;
       else if (way == 1) c->prefix[k][b] /= 2;
       else if (way == 2) c->rows[k][b] /= 2;
-      else c->rows[k][b] = most(c->rows[k][b] - 1, 0);
+      else if (way == 3) c->rows[k][b] = most(c->rows[k][b] - 1, 0);
     }
     return true;
   }
-  step -= 4 * c->batch;
+  step -= 6 * c->batch;
   if (step == 0) return c->window /= 2, true;
   if (step == 1) {
     if (dw__case_width(c) > 1) c->width = dw__case_width(c) / 2;

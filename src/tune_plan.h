@@ -19,7 +19,7 @@ dw_status dw__tune_publish(const char *folder, const char *name, const dw__buf *
 #define DW__IMPORTED "imported"  // folder of a plan that came from elsewhere
 // A plan's file.
 dw_status dw__choices_load(const char *path, dw__choices *choices, dw_error *error);
-// The plans that draftwood comes with (plans/), joined.
+// The plans that draftwood comes with (src/plans/), joined.
 dw_status dw__choices_shipped(dw__choices *choices, dw_error *error);
 
 // Of a context.

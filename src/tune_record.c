@@ -26,12 +26,10 @@ bool dw__board_same(const dw__board *a, const dw__board *b) {
 
 // ---- problems -------------------------------------------------------------------------------------------------
 
-static int type_bytes(dw_dtype type) { return type == DW_F32 ? 4 : 2; }
-
 int64_t dw__kv_token_bytes(const dw_shape *shape) {
   const int64_t elements =
     shape->attention == DW_MLA ? shape->head_dim_qk : (int64_t)shape->kv_heads * (shape->head_dim_qk + shape->head_dim_v);
-  return elements * type_bytes(shape->kv);
+  return elements * (int64_t)dw__dtype_size(shape->kv);
 }
 
 dw__tune_key dw__tune_key_of(const dw_shape *shape, const dw_bounds *bounds, int64_t l2_bytes) {

@@ -68,7 +68,20 @@ DEV float exponential(float x) { return exp2_approx(x * 1.44269504088896340736f)
 DEV double hyperbolic_tangent(double x) { return tanh(x); }
 DEV float hyperbolic_tangent(float x) { return tanhf(x); }
 
+DEV float widen_e4m3(u32 x) {
+  const int exponent = x >> 3 & 15, mantissa = x & 7;
+  float size = exponent ? bits_to_float((u32)(exponent + 120) << 23 | (u32)mantissa << 20) : (float)mantissa * (1.f / 512.f);
+  if (exponent == 15 && mantissa == 7) size = bits_to_float(0x7FC00000u);
+  return x & 0x80 ? -size : size;
+}
+// Half away from zero, at most 448: good for contents.
+DEV u32 narrow_e4m3(float x) {
+  const float size = fabsf(x) < 448.f ? fabsf(x) : 448.f;
+  const u32 code = size < 1.f / 64.f ? (u32)(size * 512.f + 0.5f) : (float_to_bits(size) + 0x80000u >> 20) - (120u << 3);
+  return code | (x < 0.f ? 0x80 : 0);
+}
 DEV float widen(u16 x, bool f16) { return f16 ? f16_to_float(x) : bf16_to_float(x); }
+DEV float widen_kv(u16 x, int type) { return type == 3 ? widen_e4m3(x) : widen(x, type == 1); }
 DEV u16 narrow(float x, bool f16) { return (u16)(f16 ? pack_f16x2(x, 0.f) : pack_bf16x2(x, 0.f)); }
 DEV float round_to(float x, int dtype) { return dtype == 2 ? x : widen(narrow(x, dtype == 1), dtype == 1); }
 
@@ -87,9 +100,12 @@ extern "C" __global__ void __launch_bounds__(256) dw_tool_fill(const __grid_cons
   const s64 warps = (s64)gridDim.x * 8;
   for (s64 unit = (s64)blockIdx.x * 8 + warp_id(); unit < p.units; unit += warps) {
     if (p.used && !p.used[unit]) continue;
-    u16 *to = (u16 *)p.to + unit / p.page * p.page_stride + unit % p.page * p.unit_stride;
-    for (int i = lane_id(); i < p.elements; i += 32)
-      to[i] = narrow(normal_number(p.seed, (u64)unit * (u64)p.elements + i) * p.scale, p.f16);
+    const s64 first = unit / p.page * p.page_stride + unit % p.page * p.unit_stride;
+    for (int i = lane_id(); i < p.elements; i += 32) {
+      const float value = normal_number(p.seed, (u64)unit * (u64)p.elements + i) * p.scale;
+      if (p.type == 3) ((u8 *)p.to)[first + i] = (u8)narrow_e4m3(value);
+      else ((u16 *)p.to)[first + i] = narrow(value, p.type == 1);
+    }
   }
 }
 
@@ -182,7 +198,7 @@ DEV void start_vector(const dw_oracle_params &p, const Span &s, int index, Vecto
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) {
     const u16 *from = i < V_EACH ? q + 32 * i : rest + 32 * (i - V_EACH);
-    v.q[i] = v.live ? (T)widen(from[lane_id()], p.kv_f16) : 0;
+    v.q[i] = v.live ? (T)widen(from[lane_id()], p.q_type == 1) : 0;
   }
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) v.out[i] = 0;
@@ -198,11 +214,15 @@ DEV void start_at_sink(float sink, bool counted, Vector<T> &v) {
 
 DEV void load_token(const dw_oracle_params &p, s64 slot, u16 (&raw)[Q_EACH]) {
   const s64 page = slot / p.page, in_page = slot % p.page;
-  const u16 *kv = (const u16 *)p.kv + page * p.kv_page_stride + in_page * p.kv_token_stride;
-  const u16 *rest =
-    p.kv_rope ? (const u16 *)p.kv_rope + page * p.kv_rope_page_stride + in_page * p.kv_rope_token_stride : kv + V;
+  const s64 kv = page * p.kv_page_stride + in_page * p.kv_token_stride;
+  const s64 rope = page * p.kv_rope_page_stride + in_page * p.kv_rope_token_stride;
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) raw[i] = (i < V_EACH ? kv + 32 * i : rest + 32 * (i - V_EACH))[lane_id()];
+  for (int i = 0; i < Q_EACH; i++) {
+    const bool apart = i >= V_EACH && p.kv_rope;
+    const void *from = apart ? p.kv_rope : p.kv;
+    const s64 at = (apart ? rope - V : kv) + 32 * i + lane_id();
+    raw[i] = p.kv_type == 3 ? ((const u8 *)from)[at] : ((const u16 *)from)[at];
+  }
 }
 
 // 32 tokens at a time, as the CPU's oracle does: lane i knows where token i is and who sees it. What nobody sees is not read.
@@ -223,7 +243,7 @@ DEV void each_token(const dw_oracle_params &p, u32 left, s64 slot, Work work) {
 }
 
 // The softmax of 32 scores, one a lane: they become weights; what was summed up before is brought to the new maximum. The plain
-// kernel's product with V takes the weights rounded to the KV type, its sum does not.
+// kernel's product with V takes the weights rounded to the type of q, its sum does not.
 template <class T, bool ROUNDED>
 DEV T take_scores(const dw_oracle_params &p, Vector<T> &v, T score, bool seen) {
   T max = seen ? score : v.max;
@@ -242,7 +262,7 @@ DEV T take_scores(const dw_oracle_params &p, Vector<T> &v, T score, bool seen) {
   }
   const T weight = seen ? exponential(score - max) : 0;
   v.sum += warp_total(weight);
-  return ROUNDED ? widen(narrow((float)weight, p.kv_f16), p.kv_f16) : weight;
+  return ROUNDED ? widen(narrow((float)weight, p.q_type == 1), p.q_type == 1) : weight;
 }
 
 template <class T, bool ROUNDED>
@@ -264,8 +284,8 @@ DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first,
     for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
       T score = 0;
 #pragma unroll
-      for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)widen(kv[i], p.kv_f16);
-      score = warp_total(score) * (T)p.scale;
+      for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)widen_kv(kv[i], p.kv_type);
+      score = warp_total(score) * ((T)p.scale * (T)(p.kv_scale ? *p.kv_scale : 1.f));
       if (p.soft_cap > 0) score = (T)p.soft_cap * hyperbolic_tangent(score / (T)p.soft_cap);
       if (lane_id() == now) weight[k] = score;
     }
@@ -279,7 +299,7 @@ DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first,
       const T w = fetch(weight[k], now);
       if (!(seen[k] >> now & 1)) continue;
 #pragma unroll
-      for (int i = 0; i < V_EACH; i++) v[k].out[i] += w * (T)widen(kv[i], p.kv_f16);
+      for (int i = 0; i < V_EACH; i++) v[k].out[i] += w * (T)widen_kv(kv[i], p.kv_type);
     }
   });
 }
@@ -347,7 +367,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid
   }
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) {
-    double value = sum == 0 ? 0 : out[i] / sum;
+    double value = sum == 0 ? 0 : out[i] * (p.kv_scale ? *p.kv_scale : 1.f) / sum;
     if (p.rounded) value = round_to((float)value, p.out_dtype);
     p.out[vector * V + lane_id() + 32 * i] = value;
   }

@@ -4,7 +4,8 @@
 #pragma once
 
 // From launch to first store a block waits three times: for what needs nothing of one another, for the drafts' entries, for the
-// rows. As a dependent launch it has done two of the three before the kernel ahead of it, which made the list, is through.
+// rows. Slots of the drafts come with the first of these. As a dependent launch it has done two of the three before the kernel
+// ahead of it, which made the list, is through.
 struct DraftList {
   const void *list;
   s64 first;  // entry of draft d: at first + d, or at first + (prefix + d) / page of a block table
@@ -55,7 +56,7 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   const Tokens tokens = tokens_of(kv_len, rows.count, p.lengths_include_drafts);
   l.prefix = tokens.prefix;
   l.first = l.table ? b * p.block_table_stride : p.draft_slots ? rows.first : (s64)listed_from + tokens.prefix;
-  const int drafts = tokens.total - tokens.prefix;
+  const int drafts = p.draft_slots ? rows.count : tokens.total - tokens.prefix;
   // Where this lane's draft is, before the list says whether it moves.
   const s64 own = lane < drafts ? draft_offset(l, planes, p.page, find_draft(l, p.page, lane)) : 0;
   if (p.dependent) {

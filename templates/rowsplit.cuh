@@ -9,6 +9,7 @@
 //
 // grid (row groups, KV ranges, batch), 512 threads.
 #pragma once
+#include "fragments.cuh"
 
 // ---- layout ---------------------------------------------------------------------------------------------------
 constexpr int WARPGROUP = 128;
@@ -186,15 +187,6 @@ struct Query {
   u32x4 raw[NT][K_STEPS / 2];
 };
 
-// Turns a 4 x 4 matrix of words held by the four lanes of a quad (lane = row) around.
-DEV void transpose_quad(u32x4 &v) {
-  const bool odd = lane_id() & 1, high = lane_id() & 2;
-  const u32 s0 = shuffle_xor(odd ? v.x : v.y, 1), s1 = shuffle_xor(odd ? v.z : v.w, 1);
-  const u32 a0 = odd ? s0 : v.x, a1 = odd ? v.y : s0, a2 = odd ? s1 : v.z, a3 = odd ? v.w : s1;
-  const u32 t0 = shuffle_xor(high ? a0 : a2, 2), t1 = shuffle_xor(high ? a1 : a3, 2);
-  v = u32x4{high ? t0 : a0, high ? t1 : a1, high ? a2 : t0, high ? a3 : t1};
-}
-
 // Byte `at` of a row of q.
 DEV const u8 *query_at(const u8 *row, int at, s64 shift) { return row + at + (at >= V * 2 ? shift : 0); }
 // Q is asked for first and turned into fragments later. Lane l has row l / 4 of each tile; a warp load covers 64 bytes of eight
@@ -274,7 +266,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int k = 0; k < K_STEPS; k++) {
       if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
 #pragma unroll
-      for (int t = 0; t < NT; t++) mma_kv(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
+      for (int t = 0; t < NT; t++) mma_mul(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
     }
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
     score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES, s);
@@ -376,11 +368,19 @@ DEV void softmax_read(smem_addr scores, SoftmaxRow<L, T> &x) {
     for (int i = 0; i < T; i++) x.s[i] = w ? x.s[i] + part[i] : part[i];
   }
 }
-// Scales, and hides what the node does not see.
+// Scales and caps. True if soft_cap_far is due: `raw` is for that.
 template <int L, int T>
-DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int t0, bool edge) {
+DEV bool softmax_scale(const dw_params &p, const CapSeries &cap, SoftmaxRow<L, T> &x, float (&raw)[T]) {
 #pragma unroll
-  for (int i = 0; i < T; i++) x.s[i] *= p.scale_log2;
+  for (int i = 0; i < T; i++) {
+    raw[i] = x.s[i];
+    if (!WITH_SOFT_CAP) x.s[i] *= p.scale_log2;
+  }
+  return WITH_SOFT_CAP && soft_cap_near(cap, raw, x.s);
+}
+// Hides what the node does not see.
+template <int L, int T>
+DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, float (&raw)[T], int t0, bool edge) {
   x.poison = false;
   if (edge) {
     const u32 visible = softmax_visible(p, c, x, t0);
@@ -389,6 +389,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, int
       if (visible >> score_token(x.position + i) & 1) continue;
       x.poison |= !(fabsf(x.s[i]) < INF);
       x.s[i] = MINUS_INF;
+      raw[i] = 0.f;
     }
   }
 }
@@ -427,10 +428,10 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
   for (int i = 0; i < T; i++) x.sum[i] += weights[i];
 #pragma unroll
   for (int i = 0; i < (T + 1) / 2; i++) {
-    const u32 pair = pack_kv(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
+    const u32 pair = pack_mul(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
     x.packed[i] = pair;
-    x.rounded[i] += kv_to_float((u16)pair);
-    if (T > 1) x.rounded[i + T / 2] += kv_to_float((u16)(pair >> 16));
+    x.rounded[i] += mul_to_float((u16)pair);
+    if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
   }
 }
 // Eight weights (16 bytes) of a row: tokens 0-7 or 8-15. The halves change places in every other four rows, against bank conflicts.
@@ -466,19 +467,11 @@ DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
 // Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
 // scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
 // a token keeps its NaN through the score.)
-DEV u32 finite_halves(u32 w) {
-  const u32 exponent = KV_F16 ? 0x7c00u : 0x7f80u;
-  if ((w & exponent) == exponent) w &= 0xffff0000u;
-  if ((w >> 16 & exponent) == exponent) w &= 0x0000ffffu;
-  return w;
-}
 DEV void clean_tile(const Cta &c, int slot, int thread) {
   const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
   for (int i = thread; i < TILE * V / 8; i += WARPGROUP) {
     const smem_addr at = tile + i / (V / 8) * TOKEN_STRIDE + i % (V / 8) * 16;
-    u32x4 v = lds_u32x4(at);
-    v = u32x4{finite_halves(v.x), finite_halves(v.y), finite_halves(v.z), finite_halves(v.w)};
-    sts_u32x4(at, v);
+    sts_u32x4(at, finite_halves(lds_u32x4(at)));
   }
   fence_proxy_async();  // the slot's next load comes through the copy engine
 }
@@ -514,8 +507,11 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (TAIL) softmax_read(read, y);
     scores.arrive(c.shared + BAR_SCORES_EMPTY);
 
-    softmax_mask(p, c, x, t0, edge);
-    if (TAIL) softmax_mask(p, c, y, t0, edge);
+    float raw_x[4], raw_y[1];
+    bool far = softmax_scale(p, cap, x, raw_x);
+    softmax_mask(p, c, x, raw_x, t0, edge);
+    if (TAIL) far |= softmax_scale(p, cap, y, raw_y);
+    if (TAIL) softmax_mask(p, c, y, raw_y, t0, edge);
     if (edge) {
       // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
       const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
@@ -525,21 +521,14 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
       if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
     }
     float weights_x[4], weights_y[1], factor_x = 1.f, factor_y = 1.f;
-    const SoftmaxRow<4, 4> raw_x = x;
-    const SoftmaxRow<16, 1> raw_y = y;
-    bool far = false;
-    if (WITH_SOFT_CAP) {
-      far = soft_cap_near(cap, x.s);
-      if (TAIL) far |= soft_cap_near(cap, y.s);
-    }
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
     bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(y.s[0] > y.max);
     if (WITH_SOFT_CAP && grow_x) {
       if (vote_any(far)) {
-        soft_cap_far(p, raw_x.s, x.s);
+        soft_cap_far(p, raw_x, x.s);
         softmax_weights(x, weights_x);
-        if (TAIL) soft_cap_far(p, raw_y.s, y.s);
+        if (TAIL) soft_cap_far(p, raw_y, y.s);
         if (TAIL) softmax_weights(y, weights_y);
         grow_y = TAIL && vote_any(y.s[0] > y.max);
       }
@@ -637,7 +626,7 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
   for (int m = 0; m < V_TILES; m++) {
     if (m + AHEAD < V_TILES) ldmatrix_x4_trans(a[(m + AHEAD) % (AHEAD + 1)], values + (m + AHEAD) * 32);
 #pragma unroll
-    for (int t = 0; t < NT; t++) mma_kv(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
+    for (int t = 0; t < NT; t++) mma_mul(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
   }
   ring.arrive(c.shared + BAR_EMPTY);
 }
@@ -709,18 +698,6 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
-// The row tiles of a request, spread over its groups as evenly as they go: how many group `g` has, and its first.
-DEV int group_tiles(const dw_params &p, const Request &r, int g, int *first) {
-  int each = p.group_tiles, more = p.group_more;  // of a request with p.width nodes; a division costs 0.05 us here
-  if (CHECKED || rows_vary(p)) {
-    const int tiles = (r.rows() + 7) / 8;
-    each = tiles / (int)gridDim.x;
-    more = tiles % (int)gridDim.x;
-  }
-  *first = g * each + (g < more ? g : more);
-  return each + (g < more);
-}
-
 // All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later.
 template <int NT>
 DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
@@ -767,7 +744,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
     c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
     c.tiles = find_tiles(p, work, all_tiles(c.request), window_tile(p, c.request));
     c.slot = work.share.first_slot + work.range;
-    nt = group_tiles(p, c.request, blockIdx.x, &c.first_row);
+    nt = group_tiles(p, c.request.rows(), gridDim.x, blockIdx.x, &c.first_row);
     c.first_row *= 8;
     c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
   }

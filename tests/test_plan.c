@@ -88,7 +88,7 @@ static void variants_are_refused(void **state) {
     const char *shape, *variant, *field, *found, *allowed;
   } cases[] = {
     {"gqa:h=8,hk=2,t=4,qk=128,v=128", FEW, "attention", "gqa", "mla"},
-    {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q"},
+    {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q, or e4m3"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
     {SHAPE, "family=reference,combine=few", "combine", "few", "none"},

@@ -155,6 +155,7 @@ static dw_args args_of(const dw__case *c, const dw__plan *plan) {
                    .window = c->window,
                    .positions = c->positions ? some : NULL,
                    .sinks = c->sinks ? some : NULL,
+                   .kv_scale = c->scale ? some : NULL,
                    .overlap_prologue = c->overlap,
                    .workspace = plan->workspace_bytes ? some : NULL,
                    .workspace_size = plan->workspace_bytes};

@@ -50,6 +50,8 @@ static void shape_out_follows_q_unless_given(void **state) {
   assert_int_equal(shape_of("mla:h=8,t=9,q=fp16,o=bf16").out, DW_BF16);
   assert_int_equal(shape_of("mla:h=8,t=9,o=fp32,q=fp16").out, DW_F32);
   assert_int_equal(shape_of("kimi-k2.6-tp8,q=fp16").out, DW_F16);
+  assert_int_equal(shape_of("mla:h=8,t=9,q=fp16,kv=fp8").kv, DW_E4M3);
+  assert_prints("kimi-k2.6-tp8,kv=fp8", "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=e4m3,target=sm_120,limits=native");
   assert_prints("mla:h=8,t=9,q=f16,o=f32", "mla:h=8,t=9,qk=576,v=512,page=1,q=fp16,kv=bf16,o=fp32,target=sm_120,limits=native");
 }
 
@@ -200,7 +202,8 @@ static const struct {
   {"gqa:h=32,hk=64,t=9,d=128", "kv_heads", "64", "a divisor of heads, 32", NULL},
   {"mla:h=8,t=9,q=int8", "q", "int8", "bf16, fp16", "q: found int8, allowed bf16, fp16: not a value of this field"},
   {"mla:h=8,t=9,q=fp32", "q", "fp32", "bf16, fp16", NULL},
-  {"mla:h=8,t=9,kv=f32", "kv", "f32", "bf16, fp16", NULL},
+  {"mla:h=8,t=9,kv=f32", "kv", "f32", "bf16, fp16, e4m3", NULL},
+  {"mla:h=8,t=9,q=e4m3", "q", "e4m3", "bf16, fp16", NULL},
   {"mla:h=8,t=9,o=e4m3", "o", "e4m3", "bf16, fp16, fp32", NULL},
   {"mla:h=8,t=9,target=sm_120f", "target", "sm_120f", TARGETS,
    "target: found sm_120f, allowed " TARGETS
@@ -408,7 +411,7 @@ static void variant_mistakes_are_told(void **state) {
   dw_variant variant;
   dw_error e = {0};
   assert_int_equal(dw_variant_parse("family=fast", &variant, &e), DW_BAD_ARGUMENT);
-  assert_string_equal(e.message, "family: found fast, allowed reference, split, rowsplit: not a value of this field");
+  assert_string_equal(e.message, "family: found fast, allowed reference, split, rowsplit, grouped: not a value of this field");
   assert_int_equal(dw_variant_parse("combine=all", &variant, &e), DW_BAD_ARGUMENT);
   assert_string_equal(e.allowed, "none, few, many");
   assert_int_equal(dw_variant_parse("stages=3", &variant, &e), DW_BAD_ARGUMENT);

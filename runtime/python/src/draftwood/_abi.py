@@ -42,12 +42,14 @@ class DType(IntEnum):
     BF16 = 0
     F16 = 1
     F32 = 2
+    E4M3 = 3
 
 
 class Family(IntEnum):
     REFERENCE = 0
     SPLIT = 1
     ROWSPLIT = 2
+    GROUPED = 3
 
 
 class CallKind(IntEnum):
@@ -338,6 +340,11 @@ class Args(Structure):
         ("kv_token_stride", c_int64),
         ("kv_page_stride", c_int64),
         ("kv_pages", c_int),
+        ("kv_head_stride", c_int64),
+        ("v", c_void_p),
+        ("v_token_stride", c_int64),
+        ("v_page_stride", c_int64),
+        ("v_head_stride", c_int64),
         ("kv_rope", c_void_p),
         ("kv_rope_token_stride", c_int64),
         ("kv_rope_page_stride", c_int64),
@@ -374,6 +381,8 @@ class Args(Structure):
         ("block_table_count", c_int64),
         ("kv_indices_count", c_int64),
         ("draft_slots_count", c_int64),
+        ("kv_scale", c_void_p),
+        ("v_scale", c_void_p),
     ]
 
 

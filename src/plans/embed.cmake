@@ -1,4 +1,4 @@
-# Writes OUT, a C file that holds the plans of FOLDER (*.jsonl), sorted by name: cmake -DOUT=plans.c -DFOLDER=plans -P plans/embed.cmake
+# Writes OUT, a C file that holds the plans of FOLDER (*.jsonl), sorted by name: cmake -DOUT=plans.c -DFOLDER=src/plans -P src/plans/embed.cmake
 cmake_minimum_required(VERSION 3.20)
 file(GLOB plans RELATIVE ${FOLDER} ${FOLDER}/*.jsonl)
 list(SORT plans COMPARE STRING)
@@ -14,7 +14,7 @@ foreach(plan IN LISTS plans)
   string(APPEND table "  {\"${plan}\", (const char *)plan_${count}, ${size}},\n")
   math(EXPR count "${count} + 1")
 endforeach()
-file(WRITE ${OUT} "// Made by plans/embed.cmake.
+file(WRITE ${OUT} "// Made by src/plans/embed.cmake.
 #include <stddef.h>
 
 struct dw__plan_text {
