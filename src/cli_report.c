@@ -41,13 +41,12 @@ static const char style[] =
   "--h5:#6b2333;--cell:#f2f2f6}}"
   "@media print{:root{--back:#fff;--text:#000;--faint:#444;--grid:#ccc;--s0:#0060b0;--s1:#d55e00;--s2:#008a65;--s3:#a0388a;--s4:#8a6d00;--s5:#5b4fc7;"
   "--s6:#b3261e;--s7:#3d6b7d;--h0:#d8efe0;--h1:#eef5d0;--h2:#fbf0c4;--h3:#fbdcb4;--h4:#f6bfae;--h5:#e39aa0;--cell:#000}"
-  "section,figure,tr{break-inside:avoid}body{max-width:none;margin:0;-webkit-print-color-adjust:exact;print-color-adjust:exact}"
-  "table{font-size:8pt}.wide{overflow:visible}.wide svg{max-width:100%}.charts{grid-template-columns:1fr 1fr}}"
+  "body{-webkit-print-color-adjust:exact;print-color-adjust:exact}}"
   "*{box-sizing:border-box}body{background:var(--back);color:var(--text);font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2rem auto;padding:0 "
   "1rem}h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.2rem 0 .4rem}h3{font-size:.9rem;margin:.2rem 0;font-weight:600}"
   "p{margin:.3rem 0 .8rem}.faint,td.faint{color:var(--faint)}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}"
   "th{text-align:left;font-weight:600;border-bottom:1px solid var(--faint)}th,td{padding:.2rem .6rem .2rem 0;vertical-align:top}"
-  "td.n,th.n{text-align:right}tbody tr{border-bottom:1px solid var(--grid)}code{font:12px ui-monospace,monospace}.wide{overflow-x:auto}"
+  "td.n,th.n{text-align:right}td.n,td.p{white-space:nowrap}tbody tr{border-bottom:1px solid var(--grid)}code{font:12px ui-monospace,monospace}.wide{overflow-x:auto}"
   "svg{display:block;width:100%;height:auto}.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(340px,1fr));gap:1rem}figure{margin:0}"
   ".legend span{white-space:nowrap;margin-right:1rem}.legend svg{display:inline;width:30px;vertical-align:middle}"
   ".grid{stroke:var(--grid);fill:none}.tick{font-size:10.5px;fill:var(--faint)}.axis{font-size:11.5px;fill:var(--text)}"
@@ -57,7 +56,9 @@ static const char style[] =
   ".line.s5{stroke:var(--s5)}.line.s6{stroke:var(--s6)}.line.s7{stroke:var(--s7)}.mark.s0{fill:var(--s0)}.mark.s1{fill:var(--s1)}.mark.s2{fill:var(--s2)}"
   ".mark.s3{fill:var(--s3)}.mark.s4{fill:var(--s4)}.mark.s5{fill:var(--s5)}.mark.s6{fill:var(--s6)}.mark.s7{fill:var(--s7)}"
   ".h0{fill:var(--h0)}.h1{fill:var(--h1)}.h2{fill:var(--h2)}.h3{fill:var(--h3)}.h4{fill:var(--h4)}.h5{fill:var(--h5)}"
-  ".cell{font-size:10px;fill:var(--cell)}.chosen{fill:none;stroke:var(--text);stroke-width:1.6}.usual{fill:none;stroke:var(--text);stroke-dasharray:2 2}";
+  ".cell{font-size:10px;fill:var(--cell)}.chosen{fill:none;stroke:var(--text);stroke-width:1.6}.usual{fill:none;stroke:var(--text);stroke-dasharray:2 2}"
+  "@page{margin:12mm}@media print{body{max-width:none;margin:0}figure,tr,.legend{break-inside:avoid}td:nth-child(2){min-width:42mm}h2,h2+p,.legend{break-after:avoid}"
+  "table,code{font-size:7pt}th,td{padding-right:.35rem}.wide{overflow:visible}.wide svg{max-width:100%}.charts{grid-template-columns:1fr 1fr 1fr}}";
 
 // ---- what is measured -----------------------------------------------------------------------------------------
 
@@ -418,6 +419,20 @@ static const dw__tune_record *record_of(const page *p, const dw__plan_choice *c)
   return NULL;
 }
 
+// Its lines may break behind commas.
+static void put_variant(page *p, const dw_variant *v) {
+  char text[DW_TEXT_MAX];
+  cli_variant_text(v, text);
+  dw__buf_puts(&p->out, "<code>");
+  for (char *at = text, *end; *at; at = end) {
+    end = at + strcspn(at, ",");
+    end += *end == ',';
+    dw__buf_append(&p->out, at, (size_t)(end - at));
+    dw__buf_puts(&p->out, "<wbr>");
+  }
+  dw__buf_puts(&p->out, "</code>");
+}
+
 static void table_of_choices(page *p) {
   if (!p->choices.count) return;
   dw__buf_puts(
@@ -429,11 +444,10 @@ static void table_of_choices(page *p) {
   for (size_t i = 0; i < p->choices.count; i++) {
     const dw__plan_choice *c = &p->choices.list[i];
     const dw__tune_record *r = record_of(p, c);
-    char variant[DW_TEXT_MAX];
     const dw_shape *s = &c->key.shape;
-    cli_variant_text(&c->variant, variant);
-    dw__buf_printf(&p->out, "<tr><td>h=%d t=%d B=%d %d<td><code>%s</code>%s<td class=\"n\">%.2f<td class=\"n\">", s->heads,
-                   s->width, c->batch, c->kv_len - s->width, variant, r && r->is_default ? " (default)" : "", c->us);
+    dw__buf_printf(&p->out, "<tr><td class=\"p\">h=%d t=%d B=%d %d<td>", s->heads, s->width, c->batch, c->kv_len - s->width);
+    put_variant(p, &c->variant);
+    dw__buf_printf(&p->out, "%s<td class=\"n\">%.2f<td class=\"n\">", r && r->is_default ? " (default)" : "", c->us);
     if (r) dw__buf_printf(&p->out, "%.2f to %.2f", r->us_p10, r->us_p90);
     dw__buf_printf(&p->out, "<td class=\"n\">%.2f<td class=\"n\">%.3f<td class=\"n\">%.4f<td class=\"n\">%d<td class=\"n\">",
                    c->default_us, c->ratio, c->ratio_mad, c->n);
@@ -450,15 +464,15 @@ static void table_of_accidents(page *p) {
   bool any = false;
   for (size_t i = 0; i < p->records.count; i++) {
     const dw__tune_record *r = &p->records.list[i];
-    char variant[DW_TEXT_MAX];
     if (r->verdict <= DW__SLOWER) continue;
     if (!any)
       dw__buf_puts(
         &p->out, "<section><h2>Accidents</h2><table><thead><tr><th>problem<th>variant<th>verdict<th>why</tr></thead><tbody>\n");
     any = true;
-    cli_variant_text(&r->variant, variant);
-    dw__buf_printf(&p->out, "<tr><td>h=%d t=%d B=%d %d<td><code>%s</code><td>%s<td>", r->key.shape.heads, r->key.shape.width,
-                   r->batch, r->kv_len - r->key.shape.width, variant, dw__verdict_names[r->verdict].text);
+    dw__buf_printf(&p->out, "<tr><td class=\"p\">h=%d t=%d B=%d %d<td>", r->key.shape.heads, r->key.shape.width, r->batch,
+                   r->kv_len - r->key.shape.width);
+    put_variant(p, &r->variant);
+    dw__buf_printf(&p->out, "<td>%s<td>", dw__verdict_names[r->verdict].text);
     chart_text(&p->out, r->why);
     dw__buf_puts(&p->out, "</tr>\n");
   }
@@ -473,15 +487,13 @@ static void table_of_times(page *p) {
     "<th class=\"n\">GB/s<th class=\"n\">TFLOP/s<th>variant</tr></thead><tbody>\n");
   for (size_t i = 0; i < p->count; i++) {
     const timing *t = &p->times[i];
-    char variant[DW_TEXT_MAX] = "";
-    if (t->has_variant) cli_variant_text(&t->variant, variant);
-    dw__buf_printf(&p->out, "<tr><td>h=%d t=%d p=%d B=%d %d<td>", t->shape.heads, t->shape.width, t->shape.page, t->batch,
-                   t->prefix);
+    dw__buf_printf(&p->out, "<tr><td class=\"p\">h=%d t=%d p=%d B=%d %d<td>", t->shape.heads, t->shape.width, t->shape.page,
+                   t->batch, t->prefix);
     chart_text(&p->out, p->names[t->series]);
-    dw__buf_printf(
-      &p->out,
-      "<td class=\"n\">%.2f<td class=\"n\">%.2f to %.2f<td class=\"n\">%.0f<td class=\"n\">%.0f<td><code>%s</code></tr>\n",
-      t->us, t->p10, t->p90, bytes_of(t) / t->us * 1e-3, flop_of(t) / t->us * 1e-6, variant);
+    dw__buf_printf(&p->out, "<td class=\"n\">%.2f<td class=\"n\">%.2f to %.2f<td class=\"n\">%.0f<td class=\"n\">%.0f<td>",
+                   t->us, t->p10, t->p90, bytes_of(t) / t->us * 1e-3, flop_of(t) / t->us * 1e-6);
+    if (t->has_variant) put_variant(p, &t->variant);
+    dw__buf_puts(&p->out, "</tr>\n");
   }
   dw__buf_puts(&p->out, "</tbody></table></div></section>\n");
 }
