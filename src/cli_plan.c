@@ -69,17 +69,17 @@ static int show(const planning *want, dw__choices *choices) {
   return CLI_DONE;
 }
 
-static int write_file(const dw__choices *choices, const char *path) {
+int cli_write_plan(const dw__choices *choices, const char *path) {
   dw__buf text = {0};
   FILE *file = dw__choices_print(choices, &text) ? fopen(path, "w") : NULL;
   const bool written = file && fwrite(text.data, 1, text.size, file) == text.size;
   const bool sound = file && fclose(file) == 0 && written;
   dw__buf_free(&text);
-  if (!sound) return cli_usage("plan export: %s cannot be written", path);
+  if (!sound) return cli_usage("%s cannot be written", path);
   char hex[65];
   hex_of(choices, hex);
   printf("%s: %zu choices, digest %s\n", path, choices->count, hex);
-  return CLI_DONE;
+  return CLI_GO_ON;
 }
 
 // ---- import ---------------------------------------------------------------------------------------------------
@@ -163,7 +163,8 @@ static int run(const planning *want, dw_ctx *ctx, int argc, char **argv) {
   if (status) {
     code = cli_error(&error);
   } else if (!strcmp(action, "export")) {
-    code = write_file(&choices, argv[2]);
+    code = cli_write_plan(&choices, argv[2]);
+    if (code == CLI_GO_ON) code = CLI_DONE;
   } else if (!strcmp(action, "show")) {
     code = show(want, &choices);
   } else {

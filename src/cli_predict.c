@@ -11,15 +11,14 @@
 
 typedef struct asking {
   cli_list lengths, batches, widths;
-  const char *rows, *board;
+  const char *rows, *board, *plan;
   bool json, predict;
 } asking;
 
 typedef struct prediction {
   double h200_us;                                           // measured
   double clocks, tensor_clocks, memory_clocks, carried_us;  // of a token; 0: nothing measured to carry over
-  double model_us, pick_us;                                 // the default's; the least of all variants
-  dw_variant normal, pick;
+  dw__plan_choice pick;                                     // the model's, with its time and the default's
 } prediction;
 
 static const char formula[] =
@@ -62,22 +61,14 @@ static void carry_over(const dw__bench_row *row, const dw__machine *from, const 
 static dw_status predict(const dw_shape *given, const dw__machine *to, int batch, int prefix, const dw__bench_rows *rows,
                          prediction *p, dw_error *error) {
   dw_shape shape = *given;
-  dw_variant variant;
-  const dw_bounds bounds = {
-    .size = sizeof bounds, .batch = batch, .kv_len = prefix + shape.width, .sm_count = to->sm_count, .call = DW_CALL_TABLE};
   *p = (prediction){0};
   shape.target = to->cc;
   shape.limits = 0;
-  dw_status status = dw_variant_choose(&shape, &bounds, &p->normal, error);
+  dw_bounds bounds = cli_bounds(&shape, batch, prefix + shape.width);
+  bounds.sm_count = to->sm_count;
+  bounds.call = DW_CALL_TABLE;
+  dw_status status = dw__choice_predict(&dw__model_fitted, to, &shape, &bounds, &p->pick, error);
   if (status) return status;
-  p->model_us = p->pick_us = dw__predict(&dw__model_fitted, to, &shape, &p->normal, &bounds);
-  p->pick = p->normal;
-  for (size_t i = 0; dw_variant_enumerate(&shape, i, &variant) == DW_OK; i++) {
-    const double us = variant.call == p->normal.call ? dw__predict(&dw__model_fitted, to, &shape, &variant, &bounds) : 0;
-    if (!(us > 0 && us < p->pick_us * 0.99)) continue;  // a tie stays with the default
-    p->pick_us = us;
-    p->pick = variant;
-  }
   const dw__bench_row *row = find_row(rows, &shape, batch, prefix);
   // Where latencies decide, clocks a token mean nothing.
   if (row && (double)batch * prefix >= 16.0 * LONG_TILES * dw__machines[0].sm_count) carry_over(row, &dw__machines[0], to, p);
@@ -87,11 +78,11 @@ static dw_status predict(const dw_shape *given, const dw__machine *to, int batch
 static void print(const asking *want, const dw_shape *shape, const dw__machine *to, int batch, int prefix,
                   const prediction *p) {
   char pick[DW_TEXT_MAX], carried[64] = "-", measured[32] = "-";
-  cli_variant_text(&p->pick, pick);
+  cli_variant_text(&p->pick.variant, pick);
   if (want->json) {
     json_t *row = json_pack("{s:s, s:b, s:i, s:i, s:i, s:i, s:f, s:f, s:s}", "board", to->label, "prediction", 1, "heads",
-                            shape->heads, "width", shape->width, "batch", batch, "prefix", prefix, "model_us", p->model_us,
-                            "pick_us", p->pick_us, "pick", pick);
+                            shape->heads, "width", shape->width, "batch", batch, "prefix", prefix, "model_us",
+                            p->pick.default_us, "pick_us", p->pick.us, "pick", pick);
     if (p->carried_us > 0) json_object_set_new(row, "carried_us", json_real(p->carried_us));
     if (p->h200_us > 0) json_object_set_new(row, "h200_us", json_real(p->h200_us));
     cli_write_line(stdout, row);
@@ -103,10 +94,12 @@ static void print(const asking *want, const dw_shape *shape, const dw__machine *
     snprintf(measured, sizeof measured, "%.2f", p->h200_us);
   }
   printf("%-26s h=%-3d t=%-3d B=%-3d %-7d %10s %20s %10.2f %10.2f  %s\n", to->label, shape->heads, shape->width, batch, prefix,
-         measured, carried, p->model_us, p->pick_us, memcmp(&p->pick, &p->normal, sizeof p->pick) ? pick : "the default");
+         measured, carried, p->pick.default_us, p->pick.us, p->pick.ratio < 1 ? pick : "the default");
 }
 
-static dw_status print_all(const asking *want, const dw_shape *base, const dw__bench_rows *rows, dw_error *error) {
+// With the picks as a plan.
+static dw_status print_all(const asking *want, const dw_shape *base, const dw__bench_rows *rows, dw__choices *plan,
+                           dw_error *error) {
   dw_status status = DW_OK;
   if (!want->json)
     printf("%s%-26s %-30s %10s %20s %10s %10s  %s\n", formula, "board", "problem", "H200 us", "carried us", "model us",
@@ -121,7 +114,10 @@ static dw_status print_all(const asking *want, const dw_shape *base, const dw__b
           dw_shape shape = *base;
           shape.width = want->widths.values[w];
           status = predict(&shape, to, want->batches.values[b], want->lengths.values[l], rows, &p, error);
-          if (!status) print(want, &shape, to, want->batches.values[b], want->lengths.values[l], &p);
+          if (status) continue;
+          print(want, &shape, to, want->batches.values[b], want->lengths.values[l], &p);
+          if (!dw__choices_add(plan, &(dw__choices){.list = &p.pick, .count = 1}, true))
+            status = dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
         }
   }
   return status;
@@ -140,6 +136,7 @@ int cli_predict(const cli_command *self, int argc, char **argv) {
   const cli_option options[] = {
     {"predict", NULL, CLI_FLAG, &want.predict, 0, 0, "what RTX PRO 6000 and RTX 5090 should take, labelled as a prediction"},
     {"rows", "FILE", CLI_TEXT, &want.rows, 0, 0, "measured rows of an H200 to carry over (bench/results/*.jsonl)"},
+    {"plan", "FILE", CLI_TEXT, &want.plan, 0, 0, "write the model's picks as a plan, each marked as predicted"},
     {"board", "TEXT", CLI_TEXT, &want.board, 0, 0, "boards with this in their name alone"},
     {"lengths", "N,...", CLI_INTS, &want.lengths, 1, 1 << 22, "committed tokens (1000,5700,23000,91000,185000)"},
     {"batches", "N,...", CLI_INTS, &want.batches, 1, 4096, "requests (1,8)"},
@@ -149,6 +146,7 @@ int cli_predict(const cli_command *self, int argc, char **argv) {
   dw_error error = {0};
   dw_shape shape;
   dw__bench_rows rows = {0};
+  dw__choices plan = {0};
   char *data = NULL, lengths[512] = "", batches[512] = "", widths[512] = "";
   size_t size = 0;
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
@@ -158,10 +156,12 @@ int cli_predict(const cli_command *self, int argc, char **argv) {
   dw_status status = dw_shape_parse(text, &shape, &error);
   if (!status && want.rows) status = dw__file_read(want.rows, &data, &size, &error);
   if (!status && data) status = dw__bench_rows_read(data, size, &rows, &error);
-  if (!status) status = print_all(&want, &shape, &rows, &error);
+  if (!status) status = print_all(&want, &shape, &rows, &plan, &error);
   dw__release(data);
   dw__bench_rows_free(&rows);
-  if (status) return cli_error(&error);
+  if (!status && want.plan) code = cli_write_plan(&plan, want.plan);
+  dw__choices_free(&plan);
+  if (status || code != CLI_GO_ON) return status ? cli_error(&error) : code;
   list_text(&want.lengths, lengths), list_text(&want.batches, batches), list_text(&want.widths, widths);
   if (!want.json) printf(how_to_check, text, widths, batches, lengths);
   return CLI_DONE;

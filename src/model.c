@@ -2,6 +2,7 @@
 #include "model.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "plan.h"
@@ -9,17 +10,21 @@
 // Rates of the H200 were measured at leisure (4617 GB/s, 649 TFLOP/s by mma.sync). Of the others nothing was: bandwidths are 0.96 of the
 // data sheet's, as on the H200; GeForce boards accumulate in fp32 at half rate.
 const dw__machine dw__machines[] = {
-  {"H200", "H200", 90, 132, 1980, 4617, 2483, false},
-  {"RTX PRO 6000 Blackwell Max-Q", "RTX PRO 6000 Max-Q", 120, 188, 2288, 1792 * 0.96, 1024, true},
-  {"RTX PRO 6000 Blackwell Server", "RTX PRO 6000 Server", 120, 188, 2494, 1597 * 0.96, 1024, true},
-  {"RTX PRO 6000 Blackwell", "RTX PRO 6000 Workstation", 120, 188, 2617, 1792 * 0.96, 1024, true},
-  {"RTX 5090", "RTX 5090", 120, 170, 2407, 1792 * 0.96, 512, true},
+  {"H200", "H200", "NVIDIA H200", 90, 132, 60, 1980, 4617, 2483, false},
+  {"RTX PRO 6000 Blackwell Max-Q", "RTX PRO 6000 Max-Q", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 120, 188,
+   128, 2288, 1792 * 0.96, 1024, true},
+  {"RTX PRO 6000 Blackwell Server", "RTX PRO 6000 Server", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 120, 188, 128, 2494,
+   1597 * 0.96, 1024, true},
+  {"RTX PRO 6000 Blackwell", "RTX PRO 6000 Workstation", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 128,
+   2617, 1792 * 0.96, 1024, true},
+  {"RTX 5090", "RTX 5090", "NVIDIA GeForce RTX 5090", 120, 170, 96, 2407, 1792 * 0.96, 512, true},
 };
 const size_t dw__machine_count = DW__COUNT(dw__machines);
 
 dw__machine dw__machine_of(const dw__board *board) {
   dw__machine found = {.name = board->name,
                        .label = board->name,
+                       .device = board->name,
                        .cc = board->cc,
                        .sm_count = board->sm_count,
                        .mhz = 2000,
@@ -87,6 +92,36 @@ double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *sha
 double dw__predict_on(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__board *board) {
   const dw__machine machine = dw__machine_of(board);
   return dw__predict(&dw__model_fitted, &machine, shape, variant, bounds);
+}
+
+dw_status dw__choice_predict(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_bounds *bounds,
+                             dw__plan_choice *choice, dw_error *error) {
+  dw__candidate *list = dw__calloc(DW__CANDIDATES_MAX, sizeof *list);
+  size_t count = 0, normal = 0, best = 0;
+  dw_status status = list ? dw__candidates(shape, bounds, false, list, &count, error)
+                          : dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+  for (size_t i = 0; i < count; i++) {
+    list[i].predicted_us = dw__predict(model, machine, shape, &list[i].variant, bounds);
+    if (list[i].is_default) normal = i;
+    if (list[i].predicted_us > 0 && list[i].predicted_us < list[best].predicted_us) best = i;
+  }
+  if (!status) {
+    if (list[best].predicted_us >= DW__MODEL_GAIN * list[normal].predicted_us) best = normal;
+    const int64_t l2_bytes = (int64_t)machine->l2_mb << 20;
+    *choice = (dw__plan_choice){.key = dw__tune_key_of(shape, bounds, l2_bytes),
+                                .board = {.cc = machine->cc, .sm_count = machine->sm_count, .l2_bytes = l2_bytes},
+                                .batch = bounds->batch,
+                                .kv_len = bounds->kv_len,
+                                .variant = list[best].variant,
+                                .predicted = true,
+                                .us = list[best].predicted_us,
+                                .default_us = list[normal].predicted_us,
+                                .ratio = list[best].predicted_us / list[normal].predicted_us};
+    snprintf(choice->board.name, sizeof choice->board.name, "%s", machine->device);
+    dw__numerics_class(shape, &choice->variant, bounds->split_tokens, choice->numerics);
+  }
+  dw__release(list);
+  return status;
 }
 
 // ---- fitting --------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ static format format_of(dw_dtype type) {
   }
 }
 
-
 // Works on the bits: subnormals, overflow to infinity and ties need no care of their own, since a carry out of the mantissa is
 // a step of the exponent.
 static uint32_t encode(double value, format to) {

@@ -17,6 +17,7 @@
 static dw__fit_row *rows;
 static size_t count;
 static int problems;
+static dw__model *without;  // fitted to the rows of all problems but one
 
 // All measured times of ours: bench/results and the records of sweeps beside them.
 static int read_rows(void **state) {
@@ -37,7 +38,20 @@ static int read_rows(void **state) {
   globfree(&files);
   dw_status status = dw__fit_rows(&all, &rows, &count, &problems, NULL);
   dw__bench_rows_free(&all);
-  return status ? -1 : 0;
+  if (status) return -1;
+  without = malloc((size_t)problems * sizeof *without);
+  for (int p = 0; p < problems; p++) {
+    without[p] = dw__model_fitted;
+    dw__model_fit(rows, count, p, &without[p]);
+  }
+  return 0;
+}
+
+static int free_rows(void **state) {
+  (void)state;
+  free(without);
+  dw__release(rows);
+  return 0;
 }
 
 static double predict(const dw__model *model, const dw__fit_row *row) {
@@ -54,49 +68,54 @@ static double median_error(const dw__model *model) {
 
 static void fitted_is_what_a_fit_gives(void **state) {
   (void)state;
+  int wrong = 0;
   dw__model model = dw__model_first;
   dw__model_fit(rows, count, -1, &model);
-#define X(name, first, fitted, meaning)                    \
-  if (fabs(model.name / dw__model_fitted.name - 1) > 0.01) \
-    fail_msg("%s: a fit gives %.6g, the table has %.6g", #name, model.name, dw__model_fitted.name);
+#define X(name, first, fitted, meaning)                                                                  \
+  if (fabs(model.name / dw__model_fitted.name - 1) > 0.01) {                                             \
+    print_error("%s: a fit gives %.6g, the table has %.6g\n", #name, model.name, dw__model_fitted.name); \
+    wrong++;                                                                                             \
+  }
   DW__MODEL_TERMS(X)
 #undef X
   print_message("%zu times of %d problems, median error %.3f\n", count, problems, median_error(&model));
+  assert_int_equal(wrong, 0);
 }
 
 // Bar: under 20 %.
 static void problems_left_out(void **state) {
   (void)state;
   double *errors = calloc(count, sizeof *errors);
-  size_t n = 0;
   assert_true(problems >= 30);
-  for (int p = 0; p < problems; p++) {
-    dw__model model = dw__model_fitted;
-    dw__model_fit(rows, count, p, &model);
-    for (size_t i = 0; i < count; i++)
-      if (rows[i].problem == p) errors[n++] = fabs(predict(&model, &rows[i]) / rows[i].us - 1);
-  }
-  assert_int_equal(n, count);
-  const double median = dw__median(errors, n);
-  print_message("left out: median error %.3f, nine in ten within %.3f, worst %.3f\n", median, errors[n * 9 / 10],
-                errors[n - 1]);
+  for (size_t i = 0; i < count; i++) errors[i] = fabs(predict(&without[rows[i].problem], &rows[i]) / rows[i].us - 1);
+  const double median = dw__median(errors, count);
+  print_message("left out: median error %.3f, nine in ten within %.3f, worst %.3f\n", median, errors[count * 9 / 10],
+                errors[count - 1]);
   free(errors);
   assert_true(median < 0.2);
 }
 
-// Of the problems with several variants measured: the predicted best against the measured one. Bar: within 15 % for nine in ten.
+// The row of a problem whose variant it is, or NULL.
+static const dw__fit_row *row_of(int problem, const dw_variant *variant) {
+  for (size_t i = 0; i < count; i++)
+    if (rows[i].problem == problem && !memcmp(&rows[i].variant, variant, sizeof *variant)) return &rows[i];
+  return NULL;
+}
+
+// Of the problems with several variants measured: the predicted best against the measured one. Bar: within 15 % for nine in ten. What a
+// plan of predictions would have (the default but for a clear gain) is held against the default, too: never slower.
 static void picks(void **state) {
   (void)state;
-  int several = 0, good = 0;
-  double worst = 1;
+  int several = 0, good = 0, changed = 0;
+  double worst = 1, worst_change = 0;
   for (int p = 0; p < problems; p++) {
     double best = INFINITY, least = INFINITY, picked = 0;
     int variants = 0;
-    dw__model model = dw__model_fitted;
-    dw__model_fit(rows, count, p, &model);
+    const dw__fit_row *any = NULL;
     for (size_t i = 0; i < count; i++) {
       if (rows[i].problem != p) continue;
-      const double us = predict(&model, &rows[i]);
+      const double us = predict(&without[p], &rows[i]);
+      any = &rows[i];
       variants++;
       best = fmin(best, rows[i].us);
       if (us >= least) continue;
@@ -107,9 +126,24 @@ static void picks(void **state) {
     several++;
     good += picked <= 1.15 * best;
     worst = fmax(worst, picked / best);
+
+    dw__plan_choice choice;
+    dw_variant normal;
+    dw_bounds bounds = any->bounds;
+    bounds.sm_count = any->machine->sm_count;
+    bounds.call = DW_CALL_TABLE;
+    assert_int_equal(dw__choice_predict(&without[p], any->machine, &any->shape, &bounds, &choice, NULL), DW_OK);
+    assert_int_equal(dw_variant_choose(&any->shape, &bounds, &normal, NULL), DW_OK);
+    const dw__fit_row *mine = row_of(p, &choice.variant), *usual = row_of(p, &normal);
+    if (!mine || !usual || mine == usual) continue;
+    changed++;
+    worst_change = fmax(worst_change, mine->us / usual->us);
+    print_message("  instead of the default: %.2f for %.2f us\n", mine->us, usual->us);
   }
-  print_message("picks within 15 %% of the best: %d of %d, worst %.3f\n", good, several, worst);
-  assert_true(several >= 5 && good * 10 >= several * 9);
+  print_message("picks within 15 %% of the best: %d of %d, worst %.3f; other than the default %d, at most %.3f of its time\n",
+                good, several, worst, changed, worst_change);
+  assert_true(several >= 24 && good * 10 >= several * 9);
+  assert_true(worst_change <= 1.01);
 }
 
 // What any model has to hold: more tokens, more requests, a slower board or a slower clock never make a call faster.
@@ -182,5 +216,5 @@ int main(void) {
     cmocka_unit_test(predictions_are_near_the_floors),
     cmocka_unit_test(boards_are_known_by_name),
   };
-  return cmocka_run_group_tests(tests, read_rows, NULL);
+  return cmocka_run_group_tests(tests, read_rows, free_rows);
 }
