@@ -401,21 +401,29 @@ EXPORT int cuDriverGetVersion(int *version) {
   return 0;
 }
 
+static int setting(const char *name, int usual) {
+  const char *text = getenv(name);
+  return text ? atoi(text) : usual;
+}
+
 EXPORT int cuDeviceGetCount(int *count);
 EXPORT int cuDeviceGetCount(int *count) {
-  *count = 1;
+  *count = setting("SOFT_GPU_COUNT", 1);
   return 0;
 }
+
+static int is_no_device(int ordinal) { return ordinal < 0 || ordinal >= setting("SOFT_GPU_COUNT", 1) ? INVALID_VALUE : 0; }
 
 EXPORT int cuDeviceGet(int *device, int ordinal);
 EXPORT int cuDeviceGet(int *device, int ordinal) {
   *device = ordinal;
-  return ordinal ? INVALID_VALUE : 0;
+  return is_no_device(ordinal);
 }
 
 EXPORT int cuDeviceGetName(char *name, int capacity, int device);
 EXPORT int cuDeviceGetName(char *name, int capacity, int device) {
-  snprintf(name, (size_t)capacity, "software GPU %d", device);
+  (void)device;  // several are of one kind
+  snprintf(name, (size_t)capacity, "software GPU 0");
   return 0;
 }
 
@@ -424,11 +432,6 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   (void)device;
   *bytes = (size_t)1 << 30;
   return 0;
-}
-
-static int setting(const char *name, int usual) {
-  const char *text = getenv(name);
-  return text ? atoi(text) : usual;
 }
 
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device);
@@ -472,11 +475,11 @@ EXPORT int cuCtxPopCurrent_v2(void **result) {
 EXPORT int cuDevicePrimaryCtxRetain(void **result, int device);
 EXPORT int cuDevicePrimaryCtxRetain(void **result, int device) {
   *result = &context;
-  return device ? INVALID_VALUE : 0;
+  return is_no_device(device);
 }
 
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return device ? INVALID_VALUE : 0; }
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return is_no_device(device); }
 
 EXPORT int cuGetErrorName(int result, const char **text);
 EXPORT int cuGetErrorName(int result, const char **text) {

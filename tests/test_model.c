@@ -13,28 +13,33 @@
 
 #include "bench_rows.h"
 #include "support.h"
+#include "tune_plan.h"
 
 static dw__fit_row *rows;
 static size_t count;
 static int problems;
 static dw__model *without;  // fitted to the rows of all problems but one
 
-// All measured times of ours: bench/results and the records of sweeps beside them.
+static bool read_file(const char *path, dw__bench_rows *all) {
+  char *data = NULL;
+  size_t size;
+  dw_error error = {0};
+  dw_status status = dw__file_read(path, &data, &size, &error);
+  if (!status) status = dw__bench_rows_read(data, size, all, &error);
+  dw__release(data);
+  if (status) fprintf(stderr, "%s: %s\n", path, error.message);
+  dw_error_clear(&error);
+  return !status;
+}
+
+// All measured times of ours.
 static int read_rows(void **state) {
   (void)state;
   dw__bench_rows all = {0};
   glob_t files;
   if (glob(TEST_SOURCE_DIR "/bench/results/*.jsonl", 0, NULL, &files)) return -1;
-  for (size_t i = 0; i < files.gl_pathc; i++) {
-    char *data;
-    size_t size;
-    dw_error error = {0};
-    if (dw__file_read(files.gl_pathv[i], &data, &size, &error) || dw__bench_rows_read(data, size, &all, &error)) {
-      fprintf(stderr, "%s: %s\n", files.gl_pathv[i], error.message);
-      return -1;
-    }
-    dw__release(data);
-  }
+  for (size_t i = 0; i < files.gl_pathc; i++)
+    if (!read_file(files.gl_pathv[i], &all)) return -1;
   globfree(&files);
   dw_status status = dw__fit_rows(&all, &rows, &count, &problems, NULL);
   dw__bench_rows_free(&all);
@@ -207,6 +212,88 @@ static void boards_are_known_by_name(void **state) {
   }
 }
 
+// ---- what is shipped ------------------------------------------------------------------------------------------
+
+// Choices that serve, under the key that their problem has; measured ones of boards that were at hand, predictions of the others, as the
+// model has them today: `draftwood bench --predict --plan` writes them anew (bench/README.md).
+static void plans_that_are_shipped(void **state) {
+  (void)state;
+  dw__choices choices = {0};
+  size_t measured = 0;
+  assert_int_equal(dw__choices_shipped(&choices, NULL), DW_OK);
+  for (size_t i = 0; i < choices.count; i++) {
+    const dw__plan_choice *c = &choices.list[i];
+    const dw__machine machine = dw__machine_of(&c->board);
+    const dw_bounds bounds = {.size = sizeof bounds,
+                              .batch = c->batch,
+                              .kv_len = c->kv_len,
+                              .sm_count = c->board.sm_count,
+                              .call = (dw_call)c->key.call,
+                              .features = c->key.features,
+                              .split_tokens = c->key.split_tokens};
+    const dw__tune_key key = dw__tune_key_of(&c->key.shape, &bounds, c->board.l2_bytes);
+    assert_int_equal(dw__tune_key_compare(&key, &c->key), 0);
+    assert_int_equal(dw_variant_applicable(&c->key.shape, &c->variant, NULL), DW_OK);
+    assert_int_equal(c->predicted, machine.assumed);
+    assert_true(c->ratio > 0 && c->ratio <= 1);
+    measured += !c->predicted;
+    if (!c->predicted) {
+      assert_true(c->n >= 7);
+      continue;
+    }
+    dw__plan_choice again;
+    assert_int_equal(dw__choice_predict(&dw__model_fitted, &machine, &c->key.shape, &bounds, &again, NULL), DW_OK);
+    if (memcmp(&again.variant, &c->variant, sizeof again.variant) || fabs(again.us / c->us - 1) > 1e-3)
+      fail_msg("%s, width %d, batch %d, kv_len %d: the model has another choice today (%.2f us) than the plan (%.2f us)",
+               c->board.name, c->key.shape.width, c->batch, c->kv_len, again.us, c->us);
+  }
+  assert_true(measured >= 24 && choices.count - measured >= 4 * 24);
+  dw__choices_free(&choices);
+}
+
+// The measured ones once more, in turns with the default and the fastest variant that an exhaustive sweep found (bench/confirm.py). Bars: within 2 % of the
+// fastest, at most 1 % slower than the default.
+static void choices_measured_again(void **state) {
+  (void)state;
+  dw__bench_rows again = {0};
+  dw__choices choices = {0};
+  size_t found = 0;
+  double over_best = 0, over_default = 0;
+  assert_true(read_file(TEST_SOURCE_DIR "/bench/results/nvidia-h200-2026-11-30-tune.jsonl", &again));
+  assert_int_equal(dw__choices_shipped(&choices, NULL), DW_OK);
+  for (size_t i = 0; i < choices.count; i++) {
+    const dw__plan_choice *c = &choices.list[i];
+    const dw_bounds bounds = {.size = sizeof bounds,
+                              .batch = c->batch,
+                              .kv_len = c->kv_len,
+                              .sm_count = c->board.sm_count,
+                              .call = (dw_call)c->key.call};
+    double chosen = 0, best = INFINITY, usual = 0;
+    dw_variant normal;
+    if (c->predicted) continue;
+    assert_int_equal(dw_variant_choose(&c->key.shape, &bounds, &normal, NULL), DW_OK);
+    for (size_t k = 0; k < again.count; k++) {
+      const dw__bench_row *r = &again.list[k];
+      if (memcmp(&r->shape, &c->key.shape, sizeof r->shape) || r->batch != c->batch || r->prefix + r->shape.width != c->kv_len)
+        continue;
+      best = fmin(best, r->us);
+      if (!memcmp(&r->variant, &c->variant, sizeof normal)) chosen = r->us;
+      if (!memcmp(&r->variant, &normal, sizeof normal)) usual = r->us;
+    }
+    if (!chosen) continue;
+    found++;
+    assert_true(usual > 0);
+    over_best = fmax(over_best, chosen / best);
+    over_default = fmax(over_default, chosen / usual);
+  }
+  print_message("%zu choices measured again: over the fastest at most %.3f, over the default at most %.3f\n", found, over_best,
+                over_default);
+  assert_int_equal(found, 24);
+  assert_true(over_best <= 1.02 && over_default <= 1.01);
+  dw__bench_rows_free(&again);
+  dw__choices_free(&choices);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(fitted_is_what_a_fit_gives),
@@ -215,6 +302,8 @@ int main(void) {
     cmocka_unit_test(more_work_takes_longer),
     cmocka_unit_test(predictions_are_near_the_floors),
     cmocka_unit_test(boards_are_known_by_name),
+    cmocka_unit_test(plans_that_are_shipped),
+    cmocka_unit_test(choices_measured_again),
   };
   return cmocka_run_group_tests(tests, read_rows, free_rows);
 }
