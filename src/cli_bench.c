@@ -8,19 +8,19 @@
 
 #include "cli_bench.h"
 #include "rule.h"
+#include "tune.h"
 
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
-static double token_bytes(const dw_shape *shape) { return (double)shape->head_dim_qk * (double)dw__dtype_size(shape->kv); }
-
 void bench_count_work(problem *p) {
   const dw_shape *shape = &p->shape;
-  p->kv_bytes = p->flops = 0;
+  p->tokens = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
-    p->kv_bytes += ((double)p->prefix[b] + shape->width) * token_bytes(shape);
+    p->tokens += (double)p->prefix[b] + shape->width;
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
+  p->kv_bytes = p->tokens * (double)dw__kv_token_bytes(shape);
 }
 
 static int longest(const problem *p) {
@@ -68,6 +68,7 @@ static dw_status prepare(const contender *c, const dw__plan_kernel *planned, dw_
 }
 
 dw_status bench_load(const bench *b, const problem *p, contender *c, dw_error *error) {
+  if (c->reads) return DW_OK;
   dw_status status = dw__plan_make(&p->shape, &c->variant, &p->bounds, &c->plan, error);
   if (status) return status;
   override_ranges(&c->plan, &p->bounds, c->slots);
@@ -113,13 +114,25 @@ dw_status bench_call(const bench *b, const problem *p, const contender *c, const
   return status;
 }
 
+static dw_status read_kv(const bench *b, const problem *p, contender *c, const dw_args *args, void *stream, dw_error *error) {
+  const int most_tokens = longest(p) + p->shape.width;
+  dw_tool_gather_params params = {.call = dw__gpu_oracle_params(&p->shape, args, most_tokens),
+                                  .sink = dw__gpu_tools_sink(b->tools),
+                                  .most_tokens = most_tokens};
+  const unsigned blocks = 2 * (unsigned)p->bounds.sm_count;
+  void *list[] = {&params};
+  c->launches[0] = dw__gpu_tool_launch(b->tools, DW__TOOL_GATHER, blocks, 1, 1);
+  c->plan.kernels[0] = (dw__plan_kernel){.grid = {blocks, 1, 1}};
+  return dw__driver_launch(dw__gpu_driver(b->gpu), &c->launches[0], list, stream, error);
+}
+
 dw_status bench_capture(const bench *b, const problem *p, contender *c, const dw__gpu_problem *data, dw_error *error) {
   void *side;
   dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
   if (status) return status;
   for (int i = 0; i < p->calls && !status; i++) {
     dw_args args = dw__gpu_problem_args(data, b->want->warm ? 0 : i);
-    status = bench_call(b, p, c, &args, side, error);
+    status = c->reads ? read_kv(b, p, c, &args, side, error) : bench_call(b, p, c, &args, side, error);
   }
   if (!status) return dw__gpu_capture_end(b->gpu, &c->graph, error);
   dw__gpu_capture_drop(b->gpu);
@@ -189,6 +202,8 @@ double cli_quantile(double *values, int n, double q) {
   return below + 1 < n ? values[below] + (at - below) * (values[below + 1] - values[below]) : values[n - 1];
 }
 
+#define READ_ONLY "read only"
+
 // ---- results --------------------------------------------------------------------------------------------------
 
 typedef struct result {
@@ -197,7 +212,6 @@ typedef struct result {
 
 static result summarise(const bench *b, const problem *p, contender *c, double mhz) {
   result r = {0};
-  double tokens = p->kv_bytes / token_bytes(&p->shape);
   r.us = cli_quantile(c->us, b->want->reps, 0.5);
   r.p10 = cli_quantile(c->us, b->want->reps, 0.1);
   r.p90 = cli_quantile(c->us, b->want->reps, 0.9);
@@ -206,14 +220,15 @@ static result summarise(const bench *b, const problem *p, contender *c, double m
   r.floor = floor_us(b, p);
   const unsigned *grid = c->plan.kernels[0].grid;
   double ctas = (double)grid[0] * grid[1] * grid[2], sms = dw__gpu_device(b->gpu)->sm_count;
-  r.clocks = tokens > 0 ? r.us * mhz * (ctas < sms ? ctas : sms) / tokens : 0;
+  r.clocks = p->tokens > 0 ? r.us * mhz * (ctas < sms ? ctas : sms) / p->tokens : 0;
   return r;
 }
 
 static void name_problem(const problem *p, char *text, size_t n) {
-  char prefix[32];
+  char prefix[32], heads[32] = "";
+  if (p->shape.attention == DW_GQA) snprintf(heads, sizeof heads, "/%dx%d", p->shape.kv_heads, p->shape.head_dim_qk);
   snprintf(prefix, sizeof prefix, p->ragged ? "ragged<=%d" : "%d", longest(p));
-  snprintf(text, n, "h=%d t=%d p=%d B=%d %s", p->shape.heads, p->shape.width, p->shape.page, p->batch, prefix);
+  snprintf(text, n, "h=%d%s t=%d p=%d B=%d %s", p->shape.heads, heads, p->shape.width, p->shape.page, p->batch, prefix);
 }
 
 static void print_head(const bench *b) {
@@ -226,6 +241,7 @@ static void print_row(const problem *p, const contender *c, const result *r) {
   char name[80], variant[DW_TEXT_MAX], grid[32], error[24] = "-";
   name_problem(p, name, sizeof name);
   cli_variant_text(&c->variant, variant);
+  if (c->reads) snprintf(variant, sizeof variant, "%s", READ_ONLY);
   snprintf(grid, sizeof grid, "%dx%d", c->plan.groups, c->plan.all_ranges);
   if (c->rel_err >= 0) snprintf(error, sizeof error, "%.2e", c->rel_err);
   printf("%-34s %-52s %9s %9.2f %9.2f %9.2f %7.0f %7.1f %8.2f %6.2f %9s\n", name, variant, grid, r->us, r->p10, r->p90, r->gbs,
@@ -246,11 +262,12 @@ static json_t *result_json(const bench *b, const problem *p, const contender *c,
   char shape[DW_TEXT_MAX], variant[DW_TEXT_MAX];
   dw_shape_print(&p->shape, shape, sizeof shape);
   dw_variant_print(&c->variant, variant, sizeof variant);
+  if (c->reads) snprintf(variant, sizeof variant, "%s", READ_ONLY);
   json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->want->noted.date, "board",
-                          dw__gpu_device(b->gpu)->name, "driver", b->driver, "nvrtc", c->cubin->compiler, "commit",
-                          b->want->commit, "command", b->want->noted.command, "impl", "draftwood");
+                          dw__gpu_device(b->gpu)->name, "driver", b->driver, "nvrtc", c->cubin ? c->cubin->compiler : "",
+                          "commit", b->want->commit, "command", b->want->noted.command, "impl", "draftwood");
   json_object_set_new(row, "shape", json_string(shape));
-  json_object_set_new(row, "target", json_string(c->cubin->target));
+  json_object_set_new(row, "target", json_string(c->cubin ? c->cubin->target : ""));
   json_object_set_new(row, "variant", json_string(variant));
   json_object_set_new(row, "batch", json_integer(p->batch));
   json_object_set_new(row, "prefix", prefix_json(p));
@@ -333,6 +350,7 @@ static dw_status list_contenders(const asked *want, const problem *p, contender 
   dw_variant variant;
   dw_status status = DW_OK;
   *count = 0;
+  if (want->read_only) list[(*count)++] = (contender){.reads = true, .rel_err = -1};
   if (want->variants) return list_named(want, &p->shape, list, count, error);
   if (want->sweep) {
     for (size_t i = 0; !status && dw_variant_enumerate(&p->shape, i, &variant) == DW_OK; i++)
@@ -376,6 +394,7 @@ dw_status bench_make_data(const bench *b, const problem *p, dw__gpu_problem **da
     .stored_scale = p->shape.kv == DW_E4M3 ? 0.25f : 0,
     .q_rope = b->want->q_rope,
     .kv_rope = b->want->kv_rope,
+    .planes = (dw__planes)b->want->planes,
     .window = b->want->window,
     .soft_cap = (float)b->want->soft_cap,
     .sinks = b->want->sinks,
@@ -392,7 +411,7 @@ bool bench_is_fatal(dw_status status) { return status == DW_DRIVER || status == 
 
 static dw_status ready(bench *b, const problem *p, contender *c, dw__gpu_problem *data) {
   dw_status status = bench_capture(b, p, c, data, &c->error);
-  if (!status && b->want->check) status = check(b, p, c, data, &c->error);
+  if (!status && b->want->check && !c->reads) status = check(b, p, c, data, &c->error);
   if (!status) status = bench_warm_up(b, c, &c->error);
   return status;
 }
@@ -645,6 +664,8 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"sinks", NULL, CLI_FLAG, &want.sinks, 0, 0, "a sink for each head"},
     {"q-rope", NULL, CLI_FLAG, &want.q_rope, 0, 0, "the last elements of q lie apart"},
     {"kv-rope", NULL, CLI_FLAG, &want.kv_rope, 0, 0, "the last elements of the KV's tokens lie in another pool"},
+    {"planes", "apart|by-head|in-token|in-page", CLI_WORD, &want.planes, 0, 0,
+     "GQA: K and V in pools of their own, or heads before tokens, or a token's or page's V behind its K (apart)"},
     {"addressing", "auto|csr|table", CLI_WORD, &want.addressing, 0, 0, "auto: csr for page 1, table for larger ones"},
     {"any-call", NULL, CLI_FLAG, &want.any_call, 0, 0, "kernels that serve every form of call, also where a table would do"},
     {"variants", "'TEXT TEXT...'", CLI_TEXT, &want.variants, 0, 0,
@@ -657,6 +678,7 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"limits", "native|sm_120", CLI_TEXT, &want.limits, 0, 0, "resources (sm_120 on other GPUs, unless the shape says)"},
     {"warm", NULL, CLI_FLAG, &want.warm, 0, 0, "the same KV in every call, so that the L2 may hold it"},
     {"chain", NULL, CLI_FLAG, &want.chain, 0, 0, "calls may overlap the one before them (overlap_prologue)"},
+    {"read-only", NULL, CLI_FLAG, &want.read_only, 0, 0, "in turns with a launch that only reads the KV, by the same tables"},
     {"reps", "N", CLI_INT, &want.reps, 7, REPS_MAX, "timed replays (11)"},
     {"calls", "N", CLI_INT, &want.calls, 1, CALLS_MAX, "calls a graph (so many that 400 MB of KV are read, 6 at least)"},
     {"page-order", "random|ascending|descending", CLI_WORD, &want.order, 0, 0, "of pages in the pool (random)"},

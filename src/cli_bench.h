@@ -17,14 +17,15 @@ typedef struct asked {
   const char *variants, *limits, *record, *commit;
   cli_list lengths, batches, widths, heads, pages, ragged, slots;
   int mask, addressing, order, reps, calls, pool, split_tokens, declared, seed, device;
-  int window, sinks, q_rope, kv_rope;
+  int window, sinks, q_rope, kv_rope, planes;
   double soft_cap;
-  bool sweep, warm, chain, check, json, build_only, ceilings, any_call;
+  bool sweep, warm, chain, check, json, build_only, ceilings, any_call, read_only;
   cli_noted noted;
 } asked;
 
 // One variant of a problem, with its measurements.
 typedef struct contender {
+  bool reads;  // no kernel of ours: a launch that only reads the same KV by the same tables
   dw_variant variant;
   int slots;  // KV ranges a request asked for; 0: the rule's
   dw__plan plan;
@@ -44,7 +45,7 @@ typedef struct problem {
   bool ragged;
   dw_bounds bounds;
   int calls;
-  double kv_bytes, flops;
+  double tokens, kv_bytes, flops;
 } problem;
 
 typedef struct bench {

@@ -208,7 +208,7 @@ DW_API void dw_ctx_destroy(dw_ctx *ctx);
 
 // ---- source and cubin -----------------------------------------------------------------------------------------
 
-// The CUDA C++ text; free with dw_free. Same shape, variant and templates: same bytes, in any process.
+// The CUDA C++ text; free with dw_free. Same shape, variant and templates: same bytes, in any process. Not after dw_freeze.
 DW_API dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **source, size_t *size,
                                     dw_error *error);
 DW_API void dw_free(void *p);
@@ -250,7 +250,7 @@ DW_API void dw_cubin_free(dw_cubin *cubin);
 // ---- bundles: cubins made beforehand --------------------------------------------------------------------------
 // A bundle is one file with many cubins (`draftwood bundle build`), or its bytes in memory, e.g. in the host's own binary. It is
 // asked before the cache's directory, the first added first, and is never written. Where it has all that is asked for, neither NVRTC
-// nor a writable directory is touched.
+// nor Lua nor a writable directory is touched.
 //
 // public_key: 32 bytes, the Ed25519 key that has to have signed it, or NULL: whoever can write the file then decides what runs.
 // DW_BAD_BUNDLE: damaged, not signed with this key, or made by another version, with both versions in the error. DW_NOT_FOUND, DW_IO.

@@ -39,8 +39,9 @@ struct dw__gpu_problem {
   int *prefix, *rows;
   int owned_rows;
   int64_t pool_tokens, unit;  // unit: tokens that are handed out together
-  size_t q_bytes, q_rope_bytes, kv_bytes, kv_rope_bytes;
-  void *q, *q_rope, *kv, *kv_rope;
+  size_t q_bytes, q_rope_bytes, kv_bytes, kv_rope_bytes, v_bytes;
+  void *q, *q_rope, *kv, *kv_rope, *v;
+  dw__plane planes[2];  // GQA: K, V
   unsigned *count;
   guarded out, lse;
   table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, stored_scale, used;
@@ -91,15 +92,14 @@ static size_t extent(int64_t outer, int64_t outer_stride, int64_t inner, int64_t
 static dw_status check(const dw__gpu_spec *spec, dw_error *error) {
   dw_status status = dw_shape_check(&spec->shape, error);
   if (status) return status;
-  if (spec->shape.attention != DW_MLA)
-    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "one pool for K and V");
   if (spec->batch < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests");
   if (spec->longest < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", spec->longest, "0 or more", "committed tokens");
   if (spec->sets < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "sets", spec->sets, "1 or more", "slot sets");
   if (spec->width < 0 || spec->width > spec->shape.width)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "width", spec->width, "0 to the shape's", "rows a request");
-  if ((spec->q_rope || spec->kv_rope) && spec->shape.head_dim_qk == spec->shape.head_dim_v)
-    return dw__fail(error, DW_BAD_ARGUMENT, "q_rope, kv_rope", "1", "0 where qk is v", "there is nothing to lie apart");
+  if ((spec->q_rope || spec->kv_rope) && (spec->shape.head_dim_qk == spec->shape.head_dim_v || spec->shape.attention == DW_GQA))
+    return dw__fail(error, DW_BAD_ARGUMENT, "q_rope, kv_rope", "1", "0 where qk is v, or for GQA",
+                    "there is nothing to lie apart");
   int64_t tokens = (int64_t)spec->batch * ((int64_t)spec->longest + spec->shape.width);
   if (tokens > INT_MAX / 2 || spec->pool_tokens > INT_MAX / 2)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", tokens, "2^30 tokens in all", "the problem is too large");
@@ -126,13 +126,21 @@ static void choose_strides(dw__gpu_problem *problem) {
   args->out_row_stride = shape->heads * args->out_head_stride + (wide ? 16 : 0);
   args->lse_row_stride = shape->heads + (wide ? 3 : 0);
   const int unit = wide ? 16 / kv_bytes(&problem->spec) : 0;
-  args->kv_token_stride = kv_part(&problem->spec) + 3 * unit;
-  args->kv_page_stride = shape->page * args->kv_token_stride + (shape->page > 1 ? 5 * unit : 0);
+  if (shape->attention == DW_GQA) {
+    dw__planes_lay(shape, problem->spec.planes, wide, &problem->planes[0], &problem->planes[1]);
+    dw__planes_args(&problem->planes[0], &problem->planes[1], args);
+  } else {
+    args->kv_token_stride = kv_part(&problem->spec) + 3 * unit;
+    args->kv_page_stride = shape->page * args->kv_token_stride + (shape->page > 1 ? 5 * unit : 0);
+  }
   args->q_rope_head_stride = rope_of(shape) + (wide ? 16 : 0);
   args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + (wide ? 8 : 0);
   args->kv_rope_token_stride = rope_of(shape) + unit;
   args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (shape->page > 1 ? 2 * unit : 0);
 }
+
+// Where the K (0) or the V (1) of GQA lies.
+static void *plane_pool(const dw__gpu_problem *problem, int which) { return which && problem->v ? problem->v : problem->kv; }
 
 static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
   const dw_shape *shape = &problem->spec.shape;
@@ -166,11 +174,20 @@ static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
   problem->pool_tokens = pages * page;
   const dw_args *args = &problem->args;
   const size_t each = (size_t)kv_bytes(spec);
-  problem->kv_bytes = each * extent(pages, args->kv_page_stride, page, args->kv_token_stride, kv_part(spec));
+  if (spec->shape.attention == DW_GQA) {
+    const bool share = dw__planes_share(spec->planes);
+    size_t k = dw__plane_extent(&spec->shape, &problem->planes[0], pages);
+    size_t v = dw__plane_extent(&spec->shape, &problem->planes[1], pages);
+    problem->kv_bytes = each * (share && v > k ? v : k);
+    problem->v_bytes = share ? 0 : each * v;
+  } else {
+    problem->kv_bytes = each * extent(pages, args->kv_page_stride, page, args->kv_token_stride, kv_part(spec));
+  }
   problem->order = dw__alloc((size_t)(problem->pool_tokens / problem->unit) * sizeof *problem->order);
   problem->leading = dw__calloc((size_t)spec->longest + 1, sizeof *problem->leading);
   if (!problem->order || !problem->leading) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
   dw_status status = dw__gpu_alloc(problem->gpu, problem->kv_bytes, &problem->kv, error);
+  if (!status && problem->v_bytes) status = dw__gpu_alloc(problem->gpu, problem->v_bytes, &problem->v, error);
   if (!status && spec->kv_rope) {
     problem->kv_rope_bytes =
       each * extent(pages, args->kv_rope_page_stride, page, args->kv_rope_token_stride, rope_of(&spec->shape));
@@ -255,6 +272,7 @@ static void fill_args(dw__gpu_problem *problem) {
   args->kv = problem->kv;
   args->kv_rope = problem->kv_rope;
   args->kv_scale = problem->stored_scale.device;
+  if (spec->shape.attention == DW_GQA) args->v = (char *)plane_pool(problem, 1) + problem->planes[1].first * kv_bytes(spec);
   args->addressing = spec->addressing;
   args->kv_indptr = problem->kv_indptr.device;
   args->index64 = spec->addressing == DW_CSR && spec->index64;
@@ -279,7 +297,8 @@ static void fill_args(dw__gpu_problem *problem) {
     args->table_columns = table_columns(spec);
     args->block_table_stride = table_stride(spec);
   }
-  args->softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);  // as problem.c
+  args->softmax_scale =
+    1 / sqrtf((float)spec->shape.head_dim_qk / (spec->shape.attention == DW_MLA ? 3.f : 1.f));  // as problem.c
 }
 
 static dw_status make_all(dw__gpu_problem *problem, dw_error *error) {
@@ -330,7 +349,7 @@ void dw__gpu_problem_free(dw__gpu_problem *problem) {
   }
   guarded_free(gpu, &problem->out);
   guarded_free(gpu, &problem->lse);
-  void *blocks[] = {problem->q, problem->q_rope, problem->kv, problem->kv_rope, problem->count};
+  void *blocks[] = {problem->q, problem->q_rope, problem->kv, problem->kv_rope, problem->v, problem->count};
   for (size_t i = 0; i < DW__COUNT(blocks); i++)
     if (blocks[i]) dw__gpu_free(gpu, blocks[i]);
   dw__release(problem->prefix);
@@ -343,7 +362,17 @@ void dw__gpu_problem_free(dw__gpu_problem *problem) {
 
 // ---- writing: lengths and trees -------------------------------------------------------------------------------
 
-enum { STREAM_TREE = 1, STREAM_ORDER, STREAM_Q, STREAM_KV, STREAM_Q_ROPE, STREAM_KV_ROPE, STREAM_VIEW, STREAM_SCALARS };
+enum {
+  STREAM_TREE = 1,
+  STREAM_ORDER,
+  STREAM_Q,
+  STREAM_KV,
+  STREAM_Q_ROPE,
+  STREAM_KV_ROPE,
+  STREAM_VIEW,
+  STREAM_SCALARS,
+  STREAM_V
+};
 static uint64_t stream(uint64_t seed, int kind, int i) {
   uint64_t state = seed ^ (uint64_t)kind << 56;
   state = dw__random(&state) ^ (uint64_t)i;
@@ -639,7 +668,31 @@ static uint32_t kv_poison(const dw__gpu_problem *problem) {
   return problem->spec.shape.kv == DW_E4M3 ? POISON_E4M3 : POISON_WORD;
 }
 
+static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, POISON_WORD, problem->v_bytes, error);
+  for (int i = 0; i < 2 * spec->shape.kv_heads && !status; i++) {
+    const dw__plane *plane = &problem->planes[i % 2];
+    dw_tool_fill_params params = {
+      .to = (char *)plane_pool(problem, i % 2) + (plane->first + i / 2 * plane->head) * kv_bytes(spec),
+      .used = spec->poison ? problem->used.device : NULL,
+      .seed = stream(seed, i % 2 ? STREAM_V : STREAM_KV, i / 2),
+      .units = problem->pool_tokens,
+      .page_stride = plane->page,
+      .unit_stride = plane->token,
+      .page = spec->shape.page,
+      .elements = plane->size,
+      .scale = spec->kv_scale > 0 ? spec->kv_scale : 1,
+      .type = spec->shape.kv,
+    };
+    status = fill(problem, &params, error);
+  }
+  return status;
+}
+
 static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
+  if (problem->spec.shape.attention == DW_GQA) return write_planes(problem, seed, error);
   dw_tool_fill_params params = {
     .to = problem->kv,
     .used = problem->spec.poison ? problem->used.device : NULL,
@@ -707,7 +760,11 @@ dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
   if (problem->spec.strided) return args;
   // Tight ones are left to the callee to fill in.
   args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;
-  args.kv_token_stride = args.kv_page_stride = args.block_table_stride = args.mask_row_stride = args.mask_request_stride = 0;
+  args.block_table_stride = args.mask_row_stride = args.mask_request_stride = 0;
+  if (!problem->spec.planes) {
+    args.kv_token_stride = args.kv_page_stride = args.kv_head_stride = 0;
+    args.v_token_stride = args.v_page_stride = args.v_head_stride = 0;
+  }
   args.q_rope_row_stride = args.q_rope_head_stride = args.kv_rope_token_stride = args.kv_rope_page_stride = 0;
   if (!problem->spec.ragged) args.total_q = 0;
   return args;
@@ -752,6 +809,17 @@ dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token
   const dw_args *args = &problem->args;
   int page = problem->spec.shape.page;
   int64_t slot = slot_of(problem, request, token);
+  if (problem->spec.shape.attention == DW_GQA) {
+    dw_status status = DW_OK;
+    for (int i = 0; i < 2 * problem->spec.shape.kv_heads && !status; i++) {
+      const dw__plane *plane = &problem->planes[i % 2];
+      const size_t each = (size_t)kv_bytes(&problem->spec),
+                   place = (size_t)dw__plane_place(&problem->spec.shape, plane, slot, i / 2);
+      status = dw__gpu_fill_word(problem->gpu, (char *)plane_pool(problem, i % 2) + place * each, kv_poison(problem),
+                                 each * (size_t)plane->size, error);
+    }
+    return status;
+  }
   int64_t at = slot / page * args->kv_page_stride + slot % page * args->kv_token_stride;
   const int each = kv_bytes(&problem->spec);
   dw_status status = dw__gpu_fill_word(problem->gpu, (char *)problem->kv + at * each, kv_poison(problem),

@@ -30,6 +30,7 @@ typedef struct dw__gpu_spec {
   int scatter;           // CSR: every slot anywhere, whatever the page size
   int share;             // requests share the pages of the beginning of their prefixes; what is padded is in the first page
   int q_rope, kv_rope;   // the last qk - v elements lie apart
+  dw__planes planes;     // GQA: how K and V lie
   int no_lse;
   int lse_base_e;
   int window;      // tokens; 0: none

@@ -150,13 +150,13 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_request_stride = a->mask_shared ? 0 : dw__or_else(a->mask_request_stride, p->width * p->mask_row_stride);
   p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
-  p->cap_near = FLT_MAX;
+  p->cap_most = FLT_MAX;
   if (a->soft_cap > 0.f) {
     static const double series[2] = {-0.33269163, 0.1214117};           // of tanh x / x - 1, up to x = 2/5
     const double cap = a->soft_cap * log2e, raw = p->scale_log2 / cap;  // q . k x raw = s / cap
     p->cap_log2 = (float)cap;
     p->cap_exponent = (float)(2 * log2e * raw);
-    p->cap_near = (float)fmin(0.16 / (raw * raw), FLT_MAX);
+    p->cap_most = (float)fmin(0.4 / raw, FLT_MAX);
     for (int i = 0; i < 2; i++) p->cap_series[i] = (float)(p->scale_log2 * series[i] * pow(raw, 2 * (i + 1)));
   }
   p->window = a->window;

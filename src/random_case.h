@@ -29,6 +29,7 @@
   X(share, 0, 1, "requests share pages")                                       \
   X(q_rope, 0, 1, "q in two parts")                                            \
   X(kv_rope, 0, 1, "KV in two parts")                                          \
+  X(planes, 0, 3, "GQA: dw__planes")                                           \
   X(no_lse, 0, 1, "no lse asked for")                                          \
   X(base_e, 0, 1, "lse in base e")                                             \
   X(window, 0, 1 << 24, "sliding window")                                      \

@@ -34,6 +34,9 @@ typedef struct dw_oracle_params {
   int *depth_positions;    // [total_q], what dw_oracle64_depth writes
   long long q_row_stride, q_head_stride, q_rope_row_stride, q_rope_head_stride;
   long long kv_page_stride, kv_token_stride, kv_rope_page_stride, kv_rope_token_stride;
+  const void *v;           // GQA: the plane of V, kv is K's; null for MLA
+  long long kv_head_stride, v_page_stride, v_token_stride, v_head_stride;
+  int kv_heads;
   long long table_stride, mask_row_stride, mask_request_stride;
   double *part_out;  // [chunks, total_q x heads, v]: sums of exp(score - max) x V
   double *part_max;  // [chunks, total_q x heads]: greatest score, -inf where nothing was seen
@@ -51,6 +54,13 @@ typedef struct dw_oracle_params {
   int q_type, kv_type, out_dtype;  // 0 bf16, 1 fp16, 2 fp32, 3 e4m3
   unsigned long long static_sees[64];  // DW_T_STATIC: bit j of node i: i sees draft j
 } dw_oracle_params;
+
+// dw_tool_gather reads the tokens of a call as its tables name them, and writes nothing: 512 threads a block, any grid.
+typedef struct dw_tool_gather_params {
+  dw_oracle_params call;
+  unsigned *sink;
+  int most_tokens;  // of a request
+} dw_tool_gather_params;
 
 // One vector beside its answers.
 typedef struct dw_tool_row {

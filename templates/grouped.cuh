@@ -211,14 +211,23 @@ DEV void score_products(const Cta &c, int step, Scores &x) {
   }
 }
 // Scales the scores, hides what a row does not see, and tells the greatest of each row.
-DEV void score_mask(const dw_params &p, const Cta &c, int step, const CapSeries &cap, Scores &x) {
+DEV void score_mask(const dw_params &p, const Cta &c, int step, const SoftCap &cap, Scores &x) {
   const int unit = score_unit(), t0 = unit_token(c, step, unit), token = lane_id() >> 2;
   const bool there = has_unit(c, step, unit), edge = there && is_edge(c, t0);
 #pragma unroll
   for (int i = 0; i < SCORE_TILES; i++) {
     if (WITH_SOFT_CAP && there) {
-      const float raw[4] = {x.s[i][0], x.s[i][1], x.s[i][2], x.s[i][3]};
-      if (vote_any(soft_cap_near(cap, raw, x.s[i]))) soft_cap_far(p, raw, x.s[i]);
+      const float product[4] = {x.s[i][0], x.s[i][1], x.s[i][2], x.s[i][3]};
+      bool far = false;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        far |= !(fabsf(product[k]) <= cap.most);
+        x.s[i][k] = soft_cap_near(cap, product[k]);
+      }
+      if (vote_any(far)) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) x.s[i][k] = soft_cap(p, cap, product[k]);
+      }
     } else {
 #pragma unroll
       for (int k = 0; k < 4; k++) x.s[i][k] = there ? x.s[i][k] * p.scale_log2 : MINUS_INF;
@@ -443,7 +452,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
   for (int m = 0; m < V_TILES; m++)
 #pragma unroll
     for (int i = 0; i < OUT_TILES; i++) out.o[m][i][0] = out.o[m][i][1] = out.o[m][i][2] = out.o[m][i][3] = 0.f;
-  const CapSeries cap = cap_series(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
   c.window_end = 0;
 #pragma unroll 1
   for (int i = -1;; i++) {

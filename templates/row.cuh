@@ -40,8 +40,7 @@ DEV Token row_token(const dw_params &p, const Request &r, int row, int t) {
 }
 
 DEV void row_start(const dw_params &p, Row &row, const Vector<2> &q) {
-  // With a soft cap, that applies the softmax scale.
-  const float scale_log2 = (WITH_SOFT_CAP ? 1.f : p.scale_log2) * stored_scale(p.k_scale);
+  const float scale_log2 = WITH_SOFT_CAP ? 1.f : p.scale_log2 * stored_scale(p.k_scale);  // a soft cap has it in its polynomial
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) row.q[i] = q_to_float(q[lane_id() + 32 * i]) * scale_log2;
 #pragma unroll
@@ -52,15 +51,12 @@ DEV void row_start(const dw_params &p, Row &row, const Vector<2> &q) {
 
 // Adds one visible token.
 DEV void add_token(const dw_params &p, Row &row, const Token &token) {
-  float scores[1] = {0.f}, &score = scores[0];
+  float score = 0.f;
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(token.key[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
-  if (WITH_SOFT_CAP) {
-    const float raw[1] = {score};
-    if (soft_cap_near(cap_series(p), raw, scores)) soft_cap_far(p, raw, scores);
-  }
+  if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p, stored_scale(p.k_scale)), score);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);

@@ -17,7 +17,7 @@
 #define TARGETS "sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, sm_120, sm_121"
 #define STARTS                                                                                                     \
   "mla:, gqa:, kimi-k2.6-tp4, kimi-k2.6-tp8, kimi-k2.6-tp16, deepseek-v3-tp4, deepseek-v3-tp8, deepseek-v3-tp16, " \
-  "qwen3-8b, qwen3-coder-30b-a3b"
+  "qwen3-8b, qwen3-coder-30b-a3b, llama-70b-tp4, llama-70b-tp8, glm-4.5-tp4, glm-4.5-tp8, gpt-oss-120b"
 
 static void assert_prints(const char *text, const char *canonical) {
   dw_shape shape = shape_of(text);
@@ -73,6 +73,9 @@ static void presets_are_what_their_names_say(void **state) {
     {"kimi-k2.6-tp16", DW_MLA, 4, 1, 576, 512},   {"deepseek-v3-tp4", DW_MLA, 32, 1, 576, 512},
     {"deepseek-v3-tp8", DW_MLA, 16, 1, 576, 512}, {"deepseek-v3-tp16", DW_MLA, 8, 1, 576, 512},
     {"qwen3-8b", DW_GQA, 32, 8, 128, 128},        {"qwen3-coder-30b-a3b", DW_GQA, 32, 4, 128, 128},
+    {"llama-70b-tp4", DW_GQA, 16, 2, 128, 128},   {"llama-70b-tp8", DW_GQA, 8, 1, 128, 128},
+    {"glm-4.5-tp4", DW_GQA, 24, 2, 128, 128},     {"glm-4.5-tp8", DW_GQA, 12, 1, 128, 128},
+    {"gpt-oss-120b", DW_GQA, 64, 8, 64, 64},
   };
   assert_int_equal(dw_preset_count(), DW__COUNT(expected));
   assert_null(dw_preset_name(dw_preset_count()));
