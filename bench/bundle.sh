@@ -22,6 +22,7 @@ cmake --build build/bundle --target draftwood_cli libdraftwood.so.0
 cp build/bundle/draftwood "$out/lib/draftwood"
 cp -L build/bundle/libdraftwood.so.0 "$out/lib/"
 mkdir -p "$out/peers"
+cp bench/confirm.py "$out/"
 cp bench/peers/*.py src/draftwood.h src/draftwood_companions.h "$out/peers/"
 
 # All but the C library, which belongs to its machine.
@@ -55,11 +56,15 @@ results=${1:?usage: run RESULTS}
 mkdir -p "$results"
 chmod -R go-w "$here/cache" 2>/dev/null  # a cache that others may write to is not trusted
 grep -v '^ *\(#\|$\)' "$here/plan.txt" | {
-  failed=0
+  failed=0 n=0
   while read -r line; do
-    case $line in bench*) line="$line --record $results/results.jsonl" ;; esac
+    case $line in
+    bench*) line="$line --record $results/results.jsonl" ;;
+    tune*) line="$line --folder $results/tune-$((n = n + 1))" ;;
+    esac
     echo "== $line"
     case $line in
+    confirm*) python3 "$here/confirm.py" "$here/draftwood" "$results" ${line#confirm} ;;
     peers*) eval "$here/peers.sh ${line#peers} --record $results/results.jsonl" ;;
     *) eval "$here/draftwood $line" ;;
     esac </dev/null 2>&1 || { echo "== exit $?"; failed=1; }
@@ -79,7 +84,7 @@ export -f build
 export out
 attention=$(grep -o -- '--suite --attention [a-z]*' "$plan" | head -n 1) || true
 [ ! -s "$out/plan.txt" ] || {
-  grep '^bench' "$plan"
+  grep -E '^(bench|tune)' "$plan"
   if grep -q -- '--suite.*--quick' "$plan"; then echo "verify ${attention:---suite} --quick --target $target"; fi
   if grep -v -- '--quick' "$plan" | grep -- '--suite' >/dev/null; then
     for i in 0 1 2 3 4 5 6; do echo "verify ${attention:---suite} --target $target --seed $((39 * i)) --cases 39"; done

@@ -18,6 +18,7 @@ struct dw__gpu {
   void *context, *stream, *side, *events[2];
   block *blocks;
   bool capturing;
+  char bus[32];
 };
 
 struct dw__graph {
@@ -96,6 +97,11 @@ void dw__gpu_close(dw__gpu *gpu) {
 }
 
 const dw__device *dw__gpu_device(const dw__gpu *gpu) { return &gpu->device; }
+const char *dw__gpu_bus(dw__gpu *gpu) {
+  if (!gpu->table.cuDeviceGetPCIBusId || gpu->table.cuDeviceGetPCIBusId(gpu->bus, sizeof gpu->bus, gpu->device.ordinal))
+    return NULL;
+  return gpu->bus;
+}
 dw__driver *dw__gpu_driver(const dw__gpu *gpu) { return gpu->driver; }
 void *dw__gpu_stream(const dw__gpu *gpu) { return gpu->stream; }
 

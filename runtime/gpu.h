@@ -37,6 +37,7 @@
 #define DW__GPU_OPTIONAL(X)                                       \
   X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes)) \
   X(cuGraphGetNodes, (void *graph, void **nodes, size_t *count))  \
+  X(cuDeviceGetPCIBusId, (char *text, int size, int device))      \
   X(cuGraphUpload, (void *exec, void *stream))
 
 typedef struct dw__gpu_table {
@@ -56,6 +57,8 @@ dw_status dw__gpu_open_table(dw__driver *driver, const dw__gpu_table *table, int
 void dw__gpu_close(dw__gpu *gpu);
 const dw__device *dw__gpu_device(const dw__gpu *gpu);
 dw__driver *dw__gpu_driver(const dw__gpu *gpu);
+// "0000:65:00.0" for dw__gpu_facts_read; NULL where the driver does not tell.
+const char *dw__gpu_bus(dw__gpu *gpu);
 // The stream of everything below: not the default one, and independent of it.
 void *dw__gpu_stream(const dw__gpu *gpu);
 dw_status dw__gpu_sync(dw__gpu *gpu, dw_error *error);

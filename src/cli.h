@@ -32,6 +32,14 @@ int cli_companions_gen(const cli_command *self, int argc, char **argv);
 int cli_companions_build(const cli_command *self, int argc, char **argv);
 int cli_companions_verify(const cli_command *self, int argc, char **argv);
 int cli_companions_bench(const cli_command *self, int argc, char **argv);
+int cli_predict(const cli_command *self, int argc, char **argv);  // bench --predict
+int cli_tune(const cli_command *self, int argc, char **argv);
+int cli_tune_worker(int device);  // tune --worker (src/cli_tune_worker.c)
+int cli_plan(const cli_command *self, int argc, char **argv);
+struct dw__choices;
+// Writes a plan and says so. CLI_GO_ON, or CLI_USAGE where the file cannot be written.
+int cli_write_plan(const struct dw__choices *choices, const char *path);
+int cli_report(const cli_command *self, int argc, char **argv);
 int cli_layout(const cli_command *self, int argc, char **argv);
 int cli_presets(const cli_command *self, int argc, char **argv);
 int cli_cache(const cli_command *self, int argc, char **argv);

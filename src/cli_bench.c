@@ -6,80 +6,21 @@
 #include <string.h>
 #include <time.h>
 
-#include "../runtime/gpu.h"
-#include "cli.h"
-#include "gpu_verify.h"
-#include "plan.h"
+#include "cli_bench.h"
 #include "rule.h"
-
-enum { REPS_MAX = 101, VARIANTS_MAX = 256, CALLS_MAX = 512 };
-#define COLD_BYTES 400e6  // KV bytes a graph reads at least: several times an L2
-#define LEAST_CALLS 6
-#define WARM_CALLS 16
-#define WARM_UP_US 15000
-
-typedef struct asked {
-  const char *variants, *limits, *record, *commit;
-  cli_list lengths, batches, widths, heads, pages, ragged, slots;
-  int mask, addressing, order, reps, calls, pool, split_tokens, declared, seed, device;
-  int window, sinks, q_rope, kv_rope, planes;
-  double soft_cap;
-  bool sweep, warm, chain, check, json, build_only, ceilings, any_call, read_only;
-  cli_noted noted;
-} asked;
-
-// One variant of a problem, with its measurements.
-typedef struct contender {
-  bool reads;  // no kernel of ours: a launch that only reads the same KV by the same tables
-  dw_variant variant;
-  int slots;  // KV ranges a request asked for; 0: the rule's
-  dw__plan plan;
-  dw_cubin *cubin;
-  dw__module *module;
-  dw__launch launches[DW__PLAN_KERNELS], check, pack;
-  dw__graph *graph;
-  double us[REPS_MAX];
-  double rel_err;  // -1: not checked
-  dw_error error;
-} contender;
-
-// What is measured at one time.
-typedef struct problem {
-  dw_shape shape;
-  int batch, *prefix;
-  bool ragged;
-  dw_bounds bounds;
-  int calls;
-  double tokens, kv_bytes, flops;
-} problem;
-
-typedef struct bench {
-  const asked *want;
-  dw_ctx *ctx;
-  dw__gpu *gpu;
-  dw__gpu_tools *tools;
-  dw__gpu_judge *judge;
-  dw__ceilings ceilings;
-  char driver[64];
-  FILE *record;
-  void *workspace;
-  size_t workspace_bytes;
-  int head_dim_qk, head_dim_v;  // of the tools
-  bool failed;
-} bench;
+#include "tune.h"
 
 // ---- the problem's numbers ------------------------------------------------------------------------------------
 
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
-static void count_work(problem *p) {
+void bench_count_work(problem *p) {
   const dw_shape *shape = &p->shape;
-  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
   p->tokens = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
     p->tokens += (double)p->prefix[b] + shape->width;
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
-  p->kv_bytes = p->tokens * shape->kv_heads * (shape->head_dim_qk + own_v) * (double)dw__dtype_size(shape->kv);
+  p->kv_bytes = p->tokens * (double)dw__kv_token_bytes(shape);
 }
 
 static int longest(const problem *p) {
@@ -126,7 +67,7 @@ static dw_status prepare(const contender *c, const dw__plan_kernel *planned, dw_
   return dw__module_function(c->module, planned->entry, planned->dynamic_shared, &launch->function, error);
 }
 
-static dw_status load(const bench *b, const problem *p, contender *c, dw_error *error) {
+dw_status bench_load(const bench *b, const problem *p, contender *c, dw_error *error) {
   if (c->reads) return DW_OK;
   dw_status status = dw__plan_make(&p->shape, &c->variant, &p->bounds, &c->plan, error);
   if (status) return status;
@@ -140,7 +81,7 @@ static dw_status load(const bench *b, const problem *p, contender *c, dw_error *
   return status;
 }
 
-static void unload(const bench *b, contender *c) {
+void bench_unload(const bench *b, contender *c) {
   if (b->gpu) dw__graph_free(b->gpu, c->graph);
   dw__module_unload(c->module);
   dw_cubin_free(c->cubin);
@@ -148,8 +89,8 @@ static void unload(const bench *b, contender *c) {
 }
 
 // As dw_launch does it, with another number of ranges where --slots says so.
-static dw_status call(const bench *b, const problem *p, const contender *c, const dw_args *given, void *stream,
-                      dw_error *error) {
+dw_status bench_call(const bench *b, const problem *p, const contender *c, const dw_args *given, void *stream,
+                     dw_error *error) {
   dw_args args = *given;
   dw_params params, pack, check;
   args.workspace = b->workspace;
@@ -185,13 +126,13 @@ static dw_status read_kv(const bench *b, const problem *p, contender *c, const d
   return dw__driver_launch(dw__gpu_driver(b->gpu), &c->launches[0], list, stream, error);
 }
 
-static dw_status capture(const bench *b, const problem *p, contender *c, const dw__gpu_problem *data, dw_error *error) {
+dw_status bench_capture(const bench *b, const problem *p, contender *c, const dw__gpu_problem *data, dw_error *error) {
   void *side;
   dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
   if (status) return status;
   for (int i = 0; i < p->calls && !status; i++) {
     dw_args args = dw__gpu_problem_args(data, b->want->warm ? 0 : i);
-    status = c->reads ? read_kv(b, p, c, &args, side, error) : call(b, p, c, &args, side, error);
+    status = c->reads ? read_kv(b, p, c, &args, side, error) : bench_call(b, p, c, &args, side, error);
   }
   if (!status) return dw__gpu_capture_end(b->gpu, &c->graph, error);
   dw__gpu_capture_drop(b->gpu);
@@ -200,7 +141,7 @@ static dw_status capture(const bench *b, const problem *p, contender *c, const d
 
 // ---- checking -------------------------------------------------------------------------------------------------
 
-static dw_status poison(const bench *b, dw__gpu_problem *data, dw_error *error) {
+dw_status bench_poison(const bench *b, dw__gpu_problem *data, dw_error *error) {
   dw_status status = dw__gpu_problem_poison(data, error);
   return status ? status : dw__gpu_fill(b->gpu, b->workspace, 0xFF, b->workspace_bytes, error);
 }
@@ -220,11 +161,11 @@ static dw_status compare(const bench *b, const problem *p, contender *c, dw__gpu
 static dw_status check(const bench *b, const problem *p, contender *c, dw__gpu_problem *data, dw_error *error) {
   int last = b->want->warm ? 0 : p->calls - 1;
   dw_args args = dw__gpu_problem_args(data, 0);
-  dw_status status = poison(b, data, error);
-  if (!status) status = call(b, p, c, &args, dw__gpu_stream(b->gpu), error);
+  dw_status status = bench_poison(b, data, error);
+  if (!status) status = bench_call(b, p, c, &args, dw__gpu_stream(b->gpu), error);
   if (!status) status = dw__gpu_sync(b->gpu, error);
   if (!status) status = compare(b, p, c, data, 0, error);
-  if (!status) status = poison(b, data, error);
+  if (!status) status = bench_poison(b, data, error);
   if (!status) status = dw__gpu_replay(b->gpu, c->graph, error);
   if (!status) status = dw__gpu_sync(b->gpu, error);
   return status ? status : compare(b, p, c, data, last, error);
@@ -232,7 +173,7 @@ static dw_status check(const bench *b, const problem *p, contender *c, dw__gpu_p
 
 // ---- timing ---------------------------------------------------------------------------------------------------
 
-static dw_status warm_up(const bench *b, contender *c, dw_error *error) {
+dw_status bench_warm_up(const bench *b, contender *c, dw_error *error) {
   double all = 0, us = 0;
   dw_status status = DW_OK;
   for (int i = 0; (i < 2 || all < WARM_UP_US) && i < 1000 && !status; i++) {
@@ -242,7 +183,7 @@ static dw_status warm_up(const bench *b, contender *c, dw_error *error) {
   return status;
 }
 
-static dw_status time_once(const bench *b, const problem *p, contender *c, int rep, dw_error *error) {
+dw_status bench_time_once(const bench *b, const problem *p, contender *c, int rep, dw_error *error) {
   double us = 0;
   // Others ran since: with a warm L2 the first replay only brings the KV back.
   dw_status status = b->want->warm ? dw__gpu_replay(b->gpu, c->graph, error) : DW_OK;
@@ -352,6 +293,7 @@ static json_t *result_json(const bench *b, const problem *p, const contender *c,
   json_object_set_new(row, "rel_err", c->rel_err >= 0 ? json_real(c->rel_err) : json_null());
   if (c->slots) json_object_set_new(row, "slots", json_integer(c->slots));
   if (b->want->chain) json_object_set_new(row, "chain", json_true());
+  if (*b->conditions) json_object_set_new(row, "conditions", json_string(b->conditions));
   return row;
 }
 
@@ -421,7 +363,7 @@ static dw_status list_contenders(const asked *want, const problem *p, contender 
   return status ? status : add_variant(list, count, &variant, &want->slots, error);
 }
 
-static dw_status make_workspace(bench *b, const contender *list, int count, dw_error *error) {
+dw_status bench_make_workspace(bench *b, const contender *list, int count, dw_error *error) {
   size_t most = 256;
   for (int i = 0; i < count; i++)
     if (!list[i].error.status && list[i].plan.workspace_bytes > most) most = list[i].plan.workspace_bytes;
@@ -437,7 +379,7 @@ static dw_addressing addressing_of(const asked *want, const dw_shape *shape) {
   return shape->page > 1 ? DW_BLOCK_TABLE : DW_CSR;
 }
 
-static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **data, dw_error *error) {
+dw_status bench_make_data(const bench *b, const problem *p, dw__gpu_problem **data, dw_error *error) {
   static const int orders[] = {1, 0, -1};  // as in the help
   dw__gpu_spec spec = {
     .shape = p->shape,
@@ -467,13 +409,23 @@ static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **d
 }
 
 // A failure of the device ends everything; any other is the contender's own.
-static bool is_fatal(dw_status status) { return status == DW_DRIVER || status == DW_OUT_OF_MEMORY; }
+bool bench_is_fatal(dw_status status) { return status == DW_DRIVER || status == DW_OUT_OF_MEMORY; }
 
 static dw_status ready(bench *b, const problem *p, contender *c, dw__gpu_problem *data) {
-  dw_status status = capture(b, p, c, data, &c->error);
+  dw_status status = bench_capture(b, p, c, data, &c->error);
   if (!status && b->want->check && !c->reads) status = check(b, p, c, data, &c->error);
-  if (!status) status = warm_up(b, c, &c->error);
+  if (!status) status = bench_warm_up(b, c, &c->error);
   return status;
+}
+
+// What is not as it should be goes into the rows, and is told when it changes.
+static void note_conditions(bench *b) {
+  dw__gpu_facts facts;
+  char now[sizeof b->conditions];
+  bench_read_facts(b, &facts);
+  dw__gpu_conditions(&facts, 1, now, sizeof now);
+  if (*now && strcmp(now, b->conditions) != 0) fprintf(stderr, "draftwood: warning: not a state to measure in: %s\n", now);
+  memcpy(b->conditions, now, sizeof now);
 }
 
 static dw_status measure(bench *b, const problem *p, contender *list, int count, dw__gpu_problem *data) {
@@ -483,18 +435,19 @@ static dw_status measure(bench *b, const problem *p, contender *list, int count,
     cli_progress("preparing variant %d of %d", i + 1, count);
     if (list[i].error.status) continue;
     status = ready(b, p, &list[i], data);
-    if (is_fatal(status)) return status;
+    if (bench_is_fatal(status)) return status;
   }
   for (int rep = 0; rep < b->want->reps; rep++) {
     cli_progress("round %d of %d", rep + 1, b->want->reps);
     for (int i = 0; i < count; i++) {
       if (list[i].error.status) continue;
-      status = time_once(b, p, &list[i], rep, &list[i].error);
-      if (is_fatal(status)) return status;
+      status = bench_time_once(b, p, &list[i], rep, &list[i].error);
+      if (bench_is_fatal(status)) return status;
     }
   }
   cli_progress("%s", "");
   status = dw__gpu_clock_mhz(b->tools, &mhz, NULL);
+  note_conditions(b);  // while the board is still busy
   for (int i = 0; i < count && !status; i++) {
     if (list[i].error.status) continue;
     result r = summarise(b, p, &list[i], mhz);
@@ -508,7 +461,7 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   contender *list = calloc(VARIANTS_MAX, sizeof *list);
   dw__gpu_problem *data = NULL;
   if (!list) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
-  count_work(p);
+  bench_count_work(p);
   p->calls = count_calls(b->want, p);
   const int longest_request = longest(p) + p->shape.width;
   p->bounds = cli_bounds(&p->shape, p->batch, b->want->declared > longest_request ? b->want->declared : longest_request);
@@ -521,16 +474,16 @@ static dw_status run_problem(bench *b, problem *p, dw_error *error) {
   dw_status status = list_contenders(b->want, p, list, &count, error);
   for (int i = 0; i < count && !status; i++) {
     cli_progress("building variant %d of %d", i + 1, count);
-    load(b, p, &list[i], &list[i].error);
+    bench_load(b, p, &list[i], &list[i].error);
   }
-  if (b->gpu && !status) status = make_workspace(b, list, count, error);
-  if (b->gpu && !status) status = make_data(b, p, &data, error);
+  if (b->gpu && !status) status = bench_make_workspace(b, list, count, error);
+  if (b->gpu && !status) status = bench_make_data(b, p, &data, error);
   if (b->gpu && !status) status = measure(b, p, list, count, data);
   for (int i = 0; i < count; i++) {
     if (list[i].error.status) tell_failure(b, p, &list[i]);
     if (status && list[i].error.status == status && error && !error->status)
       dw__fail(error, status, "", "", "", "the device cannot go on");
-    unload(b, &list[i]);
+    bench_unload(b, &list[i]);
   }
   dw__gpu_problem_free(data);
   free(list);
@@ -590,6 +543,8 @@ void cli_read_driver(const dw__device *device, char *text, size_t n) {
   }
   snprintf(text, n, "CUDA %d.%d", device->driver_version / 1000, device->driver_version % 1000 / 10);
 }
+
+void bench_read_facts(const bench *b, dw__gpu_facts *facts) { dw__gpu_facts_read(NULL, dw__gpu_bus(b->gpu), facts); }
 
 // Boards whose ceilings were measured at leisure; another one is measured now.
 static dw_status find_ceilings(bench *b, dw_error *error) {
@@ -688,6 +643,7 @@ static int bench_main(const asked *want, const char *text) {
 
 int cli_bench(const cli_command *self, int argc, char **argv) {
   if (cli_has(argc, argv, "--companions")) return cli_companions_bench(self, argc, argv);
+  if (cli_has(argc, argv, "--predict")) return cli_predict(self, argc, argv);
   const char *commit = getenv("DRAFTWOOD_COMMIT");
   asked want = {.commit = commit && *commit ? commit : "unknown",
                 .lengths = {.values = {1000, 5700, 23000, 91000, 185000}, .count = 5},

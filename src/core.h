@@ -68,6 +68,8 @@ int dw__fd_write(int fd, const void *data, size_t size);
 
 double dw__seconds(void);  // monotonic
 
+// Bytes of an element.
+static inline size_t dw__dtype_size(dw_dtype type) { return type == DW_F32 ? 4 : type == DW_E4M3 ? 1 : 2; }
 // A value that 0 leaves to its default.
 static inline int64_t dw__or_else(int64_t value, int64_t normal) { return value ? value : normal; }
 // a / b, rounded up; neither negative.

@@ -15,6 +15,7 @@
 #include "lookup.h"
 #include "misses.h"
 #include "plan.h"
+#include "tune_plan.h"
 
 // ---- context --------------------------------------------------------------------------------------------------
 
@@ -43,6 +44,13 @@ struct dw_kernel {
   dw__launch check, pack;                 // function NULL where the plan has none
 };
 
+// What dw_variant_tuned said.
+typedef struct tuned_answer {
+  struct tuned_answer *next;
+  dw_variant variant;
+  dw_choice choice;
+} tuned_answer;
+
 struct dw_ctx {
   char *template_dir, *nvrtc_path, *driver_path;  // NULL: the usual places
   dw_log_fn log;
@@ -70,6 +78,11 @@ struct dw_ctx {
   dw_kernel *_Atomic kernels;
   dw_companions *_Atomic companions;
   dw__lookup lookup;  // what dw_kernel_get was asked -> its kernel; put to under the lock
+
+  dw__plan_book book;
+  dw__choices *_Atomic plan;  // loaded once, under the lock
+  dw__lookup tuned;           // what dw_variant_tuned was asked -> its answer
+  tuned_answer *answers;
 
   atomic_uint_least64_t compiles, compile_failures, requests_missed, damaged, known_failures, lock_timeouts;
 };
@@ -130,6 +143,7 @@ dw_status dw_ctx_create(const dw_options *given, dw_ctx **result, dw_error *erro
     status = no_memory(error);
   } else {
     status = open_cache(&options, ctx, error);
+    if (!status) status = dw__plan_book_open(&ctx->book, options.plan, error);
   }
   if (status) {
     dw_ctx_destroy(ctx);
@@ -152,6 +166,11 @@ static void unload_all(dw_ctx *ctx) {
   }
   dw__companions_free(ctx->companions);
   dw__lookup_free(&ctx->lookup);
+  dw__lookup_free(&ctx->tuned);
+  for (tuned_answer *answer = ctx->answers, *next; answer; answer = next) {
+    next = answer->next;
+    dw__release(answer);
+  }
 }
 
 void dw_ctx_destroy(dw_ctx *ctx) {
@@ -162,6 +181,9 @@ void dw_ctx_destroy(dw_ctx *ctx) {
   if (ctx->gen) dw__gen_close(ctx->gen);
   if (ctx->cache) dw__cache_close(ctx->cache);
   dw__misses_free(ctx->misses);
+  if (ctx->plan) dw__choices_free(ctx->plan);
+  dw__release(ctx->plan);
+  dw__plan_book_close(&ctx->book);
   pthread_cond_destroy(&ctx->landed);
   pthread_mutex_destroy(&ctx->loading);
   pthread_mutex_destroy(&ctx->building);
@@ -996,6 +1018,52 @@ static void put_question(const dw_shape *shape, const dw_variant *variant, const
   asked->cu_context = cu_context;
 }
 
+// ---- the plan -------------------------------------------------------------------------------------------------
+
+// Without a device: a board of the target.
+static void put_board(const dw_shape *shape, const dw_bounds *bounds, const dw__device *device, dw__board *board) {
+  *board = (dw__board){.mig = -1, .ecc = -1, .cc = device ? device->cc : shape->target};
+  board->sm_count = device ? device->sm_count : bounds->sm_count;
+  if (device) board->l2_bytes = device->l2_bytes;
+  if (device) memcpy(board->name, device->name, sizeof board->name);
+}
+
+static dw_status load_plan(dw_ctx *ctx, dw__choices **plan, dw_error *error) {
+  *plan = atomic_load_explicit(&ctx->plan, memory_order_acquire);
+  if (*plan) return DW_OK;
+  dw__choices *made = dw__calloc(1, sizeof *made);
+  if (!made) return no_memory(error);
+  // Frozen: no file is opened any more.
+  dw_status status = dw__ctx_is_frozen(ctx) && !ctx->book.asked ? DW_OK : dw__plan_book_load(&ctx->book, ctx, made, error);
+  pthread_mutex_lock(&ctx->loading);
+  *plan = atomic_load(&ctx->plan);
+  if (!status && !*plan) atomic_store_explicit(&ctx->plan, *plan = made, memory_order_release), made = NULL;
+  pthread_mutex_unlock(&ctx->loading);
+  if (made) dw__choices_free(made);
+  dw__release(made);
+  return status;
+}
+
+static void tell_near(dw_ctx *ctx, const dw_shape *shape, const dw_choice *choice) {
+  char text[DW_TEXT_MAX], message[DW_TEXT_MAX + 160];
+  if (choice->source < DW_FROM_NEAR_SHAPE) return;
+  dw_shape_print(shape, text, sizeof text);
+  snprintf(message, sizeof message, "%s: not tuned; its variant is that of %s", text,
+           choice->source == DW_FROM_NEAR_SHAPE ? "a near problem" : "another GPU of this architecture");
+  warn(ctx, message);
+}
+
+// device NULL: none. bounds are filled in.
+static dw_status choose_tuned(dw_ctx *ctx, const dw_shape *shape, const dw_bounds *bounds, const dw__device *device,
+                              dw_variant *variant, dw_choice *choice, dw_error *error) {
+  dw__board board;
+  dw__choices *plan;
+  put_board(shape, bounds, device, &board);
+  dw_status status = load_plan(ctx, &plan, error);
+  if (!status) status = dw__bounds_check(shape, bounds, error);
+  return status ? status : dw__plan_choose(plan, &board, shape, bounds, variant, choice, error);
+}
+
 // Frozen, with no driver ever opened: what the request would have been.
 static dw_status fail_unopened(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds,
                                dw_error *error) {
@@ -1023,7 +1091,9 @@ static dw_status find_or_make_kernel(dw_ctx *ctx, const dw_shape *shape, const d
   if (!status) put_question(shape, variant, given, cu_context, &asked);
   if (!status) status = fill_bounds(shape, device.sm_count, &bounds, error);
   if (!status && !variant) {
-    status = dw_variant_choose(shape, &bounds, &chosen, error);
+    dw_choice choice;
+    status = choose_tuned(ctx, shape, &bounds, &device, &chosen, &choice, error);
+    if (!status) tell_near(ctx, shape, &choice);
     variant = &chosen;
   }
   if (!status) status = request_check(shape, variant, &ask, error);
@@ -1069,9 +1139,87 @@ dw_status dw__request_variant(dw_ctx *ctx, const dw_request *asked, bool on_devi
   if (!status && asked->bounds) status = dw__read_sized("bounds", asked->bounds, &bounds, sizeof bounds, error);
   if (!status && asked->bounds) status = fill_bounds(asked->shape, device.sm_count, &bounds, error);
   if (status) return status;
-  if (!asked->variant) return dw_variant_choose(asked->shape, asked->bounds ? &bounds : NULL, variant, error);
+  if (!asked->variant && !asked->bounds) return dw_variant_choose(asked->shape, NULL, variant, error);
+  if (!asked->variant) {
+    dw_choice choice;
+    if (!bounds.sm_count) bounds.sm_count = dw__target_sm_count(asked->shape->target);
+    return choose_tuned(ctx, asked->shape, &bounds, on_device ? &device : NULL, variant, &choice, error);
+  }
   *variant = *asked->variant;
   return DW_OK;
+}
+
+static dw_status answer_anew(dw_ctx *ctx, const dw_shape *shape, const dw_bounds *given, const question *asked, bool has_device,
+                             tuned_answer **answer, dw_error *error) {
+  dw__driver *driver;
+  dw__device device = {0};
+  dw_bounds bounds = *given;
+  dw_status status = dw_shape_check(shape, error);
+  if (!status && has_device) status = dw__ctx_driver(ctx, &driver, error);
+  if (!status && has_device) status = dw__driver_current(driver, &device, NULL, error);
+  if (!status) status = fill_bounds(shape, has_device ? device.sm_count : dw__target_sm_count(shape->target), &bounds, error);
+  tuned_answer *made = status ? NULL : dw__calloc(1, sizeof *made);
+  if (!status && !made) status = no_memory(error);
+  if (!status) status = choose_tuned(ctx, shape, &bounds, has_device ? &device : NULL, &made->variant, &made->choice, error);
+  if (status) {
+    dw__release(made);
+    return status;
+  }
+  tell_near(ctx, shape, &made->choice);
+  pthread_mutex_lock(&ctx->loading);
+  made->next = ctx->answers;
+  ctx->answers = made;
+  dw__lookup_put(&ctx->tuned, asked, sizeof *asked, made);
+  pthread_mutex_unlock(&ctx->loading);
+  *answer = made;
+  return DW_OK;
+}
+
+dw_status dw_variant_tuned(dw_ctx *ctx, const dw_shape *shape, const dw_bounds *given, dw_variant *variant, dw_choice *choice,
+                           dw_error *error) {
+  dw_bounds bounds;
+  question asked;
+  if (!ctx || !shape || !given || !variant)
+    return dw__no_argument(error, !ctx ? "ctx" : !shape ? "shape" : !given ? "bounds" : "variant");
+  dw_status status = dw__read_sized("bounds", given, &bounds, sizeof bounds, error);
+  if (status) return status;
+  dw__driver *driver = atomic_load_explicit(&ctx->driver, memory_order_acquire);
+  if (!driver && !dw__ctx_is_frozen(ctx) && dw__ctx_driver(ctx, &driver, NULL)) driver = NULL;
+  void *cu_context = driver ? dw__driver_context(driver) : NULL;
+  if (driver && !cu_context && dw__driver_current(driver, &(dw__device){0}, &cu_context, NULL)) cu_context = NULL;
+  put_question(shape, NULL, &bounds, cu_context, &asked);
+  tuned_answer *answer = dw__lookup_find(&ctx->tuned, &asked, sizeof asked);
+  if (!answer) status = answer_anew(ctx, shape, &bounds, &asked, cu_context != NULL, &answer, error);
+  if (status) return status;
+  *variant = answer->variant;
+  if (choice) {
+    const size_t size = choice->size && choice->size < sizeof *choice ? choice->size : sizeof *choice;
+    memcpy(choice, &answer->choice, size);
+    choice->size = size;
+  }
+  return DW_OK;
+}
+
+dw_status dw_plan_digest(dw_ctx *ctx, char text[65], dw_error *error) {
+  dw__driver *driver;
+  dw__device device;
+  dw__choices *plan, here = {0};
+  if (!ctx || !text) return dw__no_argument(error, ctx ? "text" : "ctx");
+  dw_status status = dw__ctx_driver(ctx, &driver, error);
+  if (!status) status = dw__driver_current(driver, &device, NULL, error);
+  if (!status) status = load_plan(ctx, &plan, error);
+  if (status) return status;
+  // What other GPUs' choices lend to this one is their architecture's.
+  for (size_t i = 0; i < plan->count && !status; i++) {
+    const dw__choices one = {&plan->list[i], 1, 1};
+    if (plan->list[i].board.cc == device.cc && !dw__choices_add(&here, &one, true)) status = no_memory(error);
+  }
+  if (!status) {
+    const dw__digest digest = dw__choices_digest(&here);
+    dw__hex(&digest, text);
+  }
+  dw__choices_free(&here);
+  return status;
 }
 
 dw_status dw_freeze(dw_ctx *ctx, dw_error *error) {

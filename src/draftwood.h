@@ -195,6 +195,10 @@ typedef struct dw_options {
   int lock_timeout_ms;  // how long to wait for a process that compiles the same, before compiling it too; 0: 60,000
   int no_compile;       // 1: what neither bundles nor cache have is DW_NOT_FOUND and goes to the miss list; 0: as
                         // $DRAFTWOOD_NO_COMPILE says (0 or 1)
+  const char
+    *plan;  // a file that draftwood plan export or dw_tune wrote: variants come from it alone, on every rank the same. "none":
+            // from dw_variant_choose. NULL: $DRAFTWOOD_PLAN, else the cache's plan for the GPU, then the ones that
+            // draftwood comes with
 } dw_options;
 
 // options may be NULL; an environment variable that is empty counts as not set. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
@@ -289,7 +293,7 @@ DW_API size_t dw_workspace_size(const dw_kernel *kernel);
 
 typedef struct dw_request {
   const dw_shape *shape;
-  const dw_variant *variant;  // NULL: dw_variant_choose
+  const dw_variant *variant;  // NULL: dw_variant_tuned, for the current device or, with cubins_only, one of the shape's target
   const dw_bounds *bounds;    // as for dw_kernel_get. With cubins_only it may be NULL
 } dw_request;
 
@@ -338,6 +342,67 @@ DW_API dw_status dw_miss_list(dw_ctx *ctx, char **text, size_t *size, dw_error *
 // cache directory's entries the one that is nearest with every field in which it differs. variant NULL: dw_variant_choose. Needs
 // neither compiler nor driver; reads files, so not after dw_freeze. Free *text with dw_free.
 DW_API dw_status dw_explain(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **text, dw_error *error);
+
+// ---- tuning ---------------------------------------------------------------------------------------------------
+
+// How many variants are looked at, and for how long: those that the model puts near the best; more of them; each one.
+typedef enum dw_effort { DW_QUICK, DW_MEASURE, DW_EXHAUSTIVE } dw_effort;
+
+typedef struct dw_tune_progress {
+  size_t size;               // sizeof(dw_tune_progress)
+  size_t problems, problem;  // of the list; in hand, from 0
+  size_t candidates;         // of this problem, after pruning
+  size_t prepared, in_play;  // built and checked; not given up
+  int rounds;
+  double seconds, budget_seconds;  // since the call; of the whole list
+  const char *shape;               // canonical texts, good during the call
+  const char *variant;
+} dw_tune_progress;
+// 0: go on. Else dw_tune ends with DW_CANCELLED; what was measured is kept.
+typedef int (*dw_tune_progress_fn)(void *user, const dw_tune_progress *progress);
+
+typedef struct dw_tune_options {
+  size_t size;            // sizeof(dw_tune_options)
+  int gpu;                // as the driver counts
+  double budget_seconds;  // for the whole list; 0: 60. It ends within seconds of that, with what there is
+  dw_effort effort;
+  int warm;                      // 1: choose by times with the KV in the L2, as far as it fits; 0: with a cold L2
+  int any_numerics;              // 1: variants of other numerics classes than the default's may be chosen
+  int resume;                    // 1: what an interrupted call with the same folder has measured is not measured again
+  int shard, shards;             // the shard-th of so many parts of the list, from 0; 0, 0: all of it
+  int threads;                   // that compile beforehand; 0: one a compile slot, -1: none, candidates are compiled one by one
+  const char *folder;            // of journals, records and plans; NULL: tune/ in the cache's directory
+  const char *command;           // the program `draftwood`; NULL: $DRAFTWOOD_COMMAND, else found by PATH
+  dw_tune_progress_fn progress;  // called in the calling thread; NULL: none
+  void *progress_user;
+  double answer_seconds;  // after which a candidate that is checked or timed counts as hung; 0: 30
+} dw_tune_options;
+
+// Measures which variant is the fastest for each problem (a request without variant, bounds with batch and kv_len) and writes a plan:
+// folder/<GPU>/records.jsonl has what was measured, plan.jsonl beside it what follows from all records there. Contexts made later take
+// their variants from it. Each candidate is compared with the fp64 oracle before it is timed, in a process of its own (`draftwood tune
+// --worker`): one that crashes, hangs or is wrong is recorded as such and never chosen. This process makes no CUDA call but to see
+// whether a capture is in progress, which is refused: DW_BAD_ARGUMENT, field "stream". options may be NULL.
+// A problem that the budget did not reach has no record: its variant stays dw_variant_choose's.
+DW_API dw_status dw_tune(dw_ctx *ctx, const dw_request *list, size_t count, const dw_tune_options *options, dw_error *error);
+
+// Where a variant comes from: dw_variant_choose; a record of this problem on this GPU (bench/README.md says which problems are one);
+// of a near shape, batch or length; of another GPU of the same architecture. The latter two are told by the log once, and give way to the
+// rule where the model expects them to be slower.
+typedef enum dw_source { DW_FROM_RULE, DW_FROM_RECORD, DW_FROM_NEAR_SHAPE, DW_FROM_NEAR_GPU } dw_source;
+typedef struct dw_choice {
+  size_t size;  // sizeof(dw_choice)
+  dw_source source;
+  int predicted;          // 1: by the model, nothing was measured
+  double us, default_us;  // as recorded, of the problem that was measured; 0: not known
+} dw_choice;
+// The variant for a problem on the current device (without one: of a board of the shape's target), from the context's plan or else from
+// dw_variant_choose. bounds as for dw_kernel_get. The plan is read when it is first needed and stays: a question has one answer as long
+// as the context lives, and asked again costs one look-up without lock, system call or allocation. choice may be NULL.
+DW_API dw_status dw_variant_tuned(dw_ctx *ctx, const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant,
+                                  dw_choice *choice, dw_error *error);
+// SHA-256 of all choices that the context's plan has for the current device, in hex: ranks with the same digest choose the same.
+DW_API dw_status dw_plan_digest(dw_ctx *ctx, char text[65], dw_error *error);
 
 typedef enum dw_addressing { DW_CSR, DW_BLOCK_TABLE } dw_addressing;
 typedef enum dw_mask {

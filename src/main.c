@@ -36,7 +36,23 @@ static const char verify_help[] =
 static const char bench_help[] =
   "Times a call on a GPU: a graph of many calls over rotating KV, replayed; median, 10th and 90th percentile of a call.\n"
   "SHAPE as in draftwood gen --help (default kimi-k2.6-tp8), for the GPU's own target. Exit 2 where there is no GPU.\n"
-  "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.";
+  "--companions in place of SHAPE times the companion kernels beside a plain copy of the same bytes.\n"
+  "--predict says, with no GPU, what RTX PRO 6000 and RTX 5090 should take; draftwood bench --predict --help lists its options.";
+
+static const char tune_help[] =
+  "Measures which variant is the fastest for each shape, batch and length, and writes records and a plan that contexts choose by.\n"
+  "Every candidate is compared with the fp64 oracle before it is timed, in a process of its own; SHAPE as in draftwood gen --help, for\n"
+  "the GPU's own target. What was measured stays: --resume goes on after an interruption. Exit 2 where there is no GPU.";
+
+static const char plan_help[] =
+  "show lists the choices that contexts go by, export writes them to a file, digest prints what ranks have to agree in.\n"
+  "show, export and digest take plans as FILEs in place of these: of several the first that has a problem counts.\n"
+  "import takes plans, and records of other machines, into the cache. DRAFTWOOD_PLAN=FILE makes contexts go by that file alone,\n"
+  "DRAFTWOOD_PLAN=none by the rule table.";
+
+static const char report_help[] =
+  "FILEs are measured rows (draftwood bench --record, bench/peers) and records (draftwood tune). The page has the choices with their spread, time\n"
+  "against length, a roofline, a heat map of variants and every time as a table; it needs no network and prints well.";
 
 static const char layout_help[] =
   "Bytes of a token and of a page as the kernels read them, for each plane of the pool; SHAPE as in draftwood gen --help.\n"
@@ -59,6 +75,10 @@ static const cli_command commands[] = {
   {"build", "SHAPE... [options]", "Compiles kernels into the cache", build_help, cli_build},
   {"verify", "SHAPE [options]", "Compares a kernel with the fp64 oracle", verify_help, cli_verify},
   {"bench", "[SHAPE] [options]", "Times kernels on a GPU", bench_help, cli_bench},
+  {"tune", "SHAPE... [options]", "Finds the fastest variants on a GPU", tune_help, cli_tune},
+  {"plan", "show|export FILE|import FILE...|digest [FILE...] [options]", "Looks into what was tuned, and carries it on",
+   plan_help, cli_plan},
+  {"report", "FILE... [options]", "Makes an HTML page of measured times", report_help, cli_report},
   {"layout", "SHAPE... [options]", "Tells what a pool of KV takes, and what of it is padding", layout_help, cli_layout},
   {"presets", "[options]", "Lists the shapes of well-known models", NULL, cli_presets},
   {"cache", "ls|stats|trim|clear|inspect KEY|explain SHAPE [options]", "Looks into the cache of compiled kernels", cache_help,

@@ -19,8 +19,6 @@ static format format_of(dw_dtype type) {
   }
 }
 
-size_t dw__dtype_size(dw_dtype type) { return type == DW_F32 ? 4 : type == DW_E4M3 ? 1 : 2; }
-
 // Works on the bits: subnormals, overflow to infinity and ties need no care of their own, since a carry out of the mantissa is
 // a step of the exponent.
 static uint32_t encode(double value, format to) {

@@ -110,6 +110,5 @@ dw_status dw__tree_masks(const int *parents, int nodes, int words, int *depth, u
 // ---- number formats -------------------------------------------------------------------------------------------
 float dw__to_float(dw_dtype type, const void *element);
 void dw__from_float(dw_dtype type, double value, void *element);  // nearest even; E4M3: at most 448
-size_t dw__dtype_size(dw_dtype type);
 
 #endif

@@ -402,21 +402,29 @@ EXPORT int cuDriverGetVersion(int *version) {
   return 0;
 }
 
+static int setting(const char *name, int usual) {
+  const char *text = getenv(name);
+  return text ? atoi(text) : usual;
+}
+
 EXPORT int cuDeviceGetCount(int *count);
 EXPORT int cuDeviceGetCount(int *count) {
-  *count = 1;
+  *count = setting("SOFT_GPU_COUNT", 1);
   return 0;
 }
+
+static int is_no_device(int ordinal) { return ordinal < 0 || ordinal >= setting("SOFT_GPU_COUNT", 1) ? INVALID_VALUE : 0; }
 
 EXPORT int cuDeviceGet(int *device, int ordinal);
 EXPORT int cuDeviceGet(int *device, int ordinal) {
   *device = ordinal;
-  return ordinal ? INVALID_VALUE : 0;
+  return is_no_device(ordinal);
 }
 
 EXPORT int cuDeviceGetName(char *name, int capacity, int device);
 EXPORT int cuDeviceGetName(char *name, int capacity, int device) {
-  snprintf(name, (size_t)capacity, "software GPU %d", device);
+  (void)device;  // several are of one kind
+  snprintf(name, (size_t)capacity, "software GPU 0");
   return 0;
 }
 
@@ -427,18 +435,13 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   return 0;
 }
 
-static int sm_count(void) {
-  const char *text = getenv("SOFT_GPU_SMS");
-  return text ? atoi(text) : 4;
-}
-
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device);
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
   *value = attribute == DW__CU_CC_MAJOR       ? 9
-           : attribute == DW__CU_SM_COUNT     ? sm_count()
+           : attribute == DW__CU_SM_COUNT     ? setting("SOFT_GPU_SMS", 4)
            : attribute == DW__CU_SHARED_OPTIN ? 232448
-           : attribute == DW__CU_L2_BYTES     ? 1 << 20
+           : attribute == DW__CU_L2_BYTES     ? setting("SOFT_GPU_L2", 1 << 20)
                                               : 0;
   return 0;
 }
@@ -473,11 +476,11 @@ EXPORT int cuCtxPopCurrent_v2(void **result) {
 EXPORT int cuDevicePrimaryCtxRetain(void **result, int device);
 EXPORT int cuDevicePrimaryCtxRetain(void **result, int device) {
   *result = &context;
-  return device ? INVALID_VALUE : 0;
+  return is_no_device(device);
 }
 
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return device ? INVALID_VALUE : 0; }
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return is_no_device(device); }
 
 EXPORT int cuGetErrorName(int result, const char **text);
 EXPORT int cuGetErrorName(int result, const char **text) {

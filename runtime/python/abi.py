@@ -25,7 +25,8 @@ ENUMS = {"dw_status": ("Status", "IntEnum", "DW_"), "dw_attention": ("Attention"
          "dw_call": ("CallKind", "IntEnum", "DW_CALL_"), "dw_combine": ("Combine", "IntEnum", "DW_COMBINE_"),
          "dw_feature": ("Feature", "IntFlag", "DW_WITH_"), "dw_log_level": ("LogLevel", "IntEnum", "DW_LOG_"),
          "dw_addressing": ("Addressing", "IntEnum", "DW_"), "dw_mask": ("Mask", "IntEnum", "DW_MASK_"),
-         "dw_fault": ("Fault", "IntEnum", "DW_FAULT_")}
+         "dw_fault": ("Fault", "IntEnum", "DW_FAULT_"), "dw_effort": ("Effort", "IntEnum", "DW_"),
+         "dw_source": ("Source", "IntEnum", "DW_FROM_")}
 
 
 def preprocess(header):

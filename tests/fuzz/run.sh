@@ -4,7 +4,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$1 seconds=$2 new=${3:-}
-targets=(entry manifest bundle record cubin)
+targets=(entry manifest bundle record cubin tune)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for target in "${targets[@]}"; do

@@ -1,9 +1,12 @@
 """What needs no GPU: shapes, builds, errors, trees, pools. Neither NumPy nor torch is imported."""
 import ctypes
 import gc
+import glob
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 import unittest.mock
@@ -50,6 +53,45 @@ class Values(unittest.TestCase):
         self.assertIn(variant, list(dw.Variant.all(shape)))
         with self.assertRaises(dw.NotApplicable):
             variant.replace(n_tiles=1).check(dw.Shape.parse("gqa:h=32,hk=8,t=9,d=128"))
+
+
+class Tuning(unittest.TestCase):
+    """By a stand-in of the worker process: its times follow from the variant's text."""
+    SHAPE = "mla:h=8,t=9,target=sm_90,limits=sm_120"
+    BOUNDS = dw.Bounds(batch=8, kv_len=23009, call=dw.CallKind.TABLE)
+
+    def tune(self, folder, bounds=BOUNDS, **more):
+        worker = os.environ.get("DRAFTWOOD_STAND_IN") or self.skipTest("DRAFTWOOD_STAND_IN names no stand-in of the worker")
+        with dw.Context() as context:
+            context.tune([dw.Request(self.SHAPE, bounds)], budget_seconds=30, effort=dw.Effort.QUICK, threads=-1, folder=folder,
+                         command=worker, **more)
+
+    def test_a_plan_comes_of_it(self):
+        seen = []
+        with tempfile.TemporaryDirectory() as folder:
+            self.tune(folder, progress=seen.append)
+            path, = glob.glob(f"{folder}/*/plan.jsonl")
+            with open(path, encoding="utf-8") as file:
+                head, choice = map(json.loads, file)
+            with dw.Context(plan=path) as context, dw.Context(plan="none") as plain:
+                found, normal = context.choose(self.SHAPE, self.BOUNDS), plain.choose(self.SHAPE, self.BOUNDS)
+        self.assertEqual(head["choices"], 1)
+        self.assertEqual((choice["kv_len"], choice["batch"]), (23009, 8))
+        self.assertEqual((seen[-1].problems, seen[-1].budget_seconds), (1, 30))
+        self.assertGreater(seen[-1].candidates, 1)
+        self.assertEqual(normal.source, dw.Source.RULE)
+        # There is no GPU: another of the same architecture.
+        self.assertEqual((found.source, found.predicted), (dw.Source.NEAR_GPU, False))
+        self.assertEqual(found.variant, dw.Variant.parse(choice["variant"]))
+        self.assertAlmostEqual(found.us, choice["us"], places=2)
+
+    def test_it_is_cancelled(self):
+        with tempfile.TemporaryDirectory() as folder, self.assertRaises(dw.Cancelled):
+            self.tune(folder, progress=lambda progress: True)
+
+    def test_what_cannot_be_tuned(self):
+        with tempfile.TemporaryDirectory() as folder, self.assertRaises(dw.BadArgument):
+            self.tune(folder, bounds=None)
 
 
 class Builds(unittest.TestCase):

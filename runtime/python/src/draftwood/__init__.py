@@ -8,12 +8,14 @@
 
 `build` and everything on the host need neither GPU nor torch.
 """
-from ._abi import Addressing, Attention, CallKind, Combine, DType, Family, Fault, Feature, LogLevel, Mask, Status
+from ._abi import (Addressing, Attention, CallKind, Combine, DType, Effort, Family, Fault, Feature, LogLevel, Mask, Source,
+                   Status)
 from ._version import __version__
 from .arrays import Array, stream_handle, view
 from .calls import REPORT_WORDS, Call, VerifyCall
 from .companions import Companions, Planes, States
-from .context import Context, Cubin, Kernel, Progress, Request, Resources, Stats, build, check_report
+from .context import (Choice, Context, Cubin, Kernel, Progress, Request, Resources, Stats, TuneProgress, build,
+                      check_report)
 from .errors import (BadArgument, BadBundle, BadCubin, BadShape, Cancelled, CompileError, DraftwoodError, DriverError,
                      FileError, Frozen, HostExecution, InternalError, NoCompiler, NoDriver, NotApplicable, NotFound,
                      OutOfMemory, TemplateError, UnsupportedTarget, WrongArch, WrongResult)
@@ -24,11 +26,11 @@ from .trees import (Accepted, accept_check, tree_check, tree_depths, tree_from_p
 
 __all__ = [
     "__version__", "accept_check", "Accepted", "Addressing", "Array", "Attention", "BadArgument", "BadBundle",
-    "BadCubin", "BadShape", "Bounds", "build", "Call", "CallKind", "Cancelled", "check_report", "Combine", "Companions",
-    "CompileError", "Context", "Cubin", "Defrag", "DraftwoodError", "DriverError", "DType", "Family", "Fault",
+    "BadCubin", "BadShape", "Bounds", "build", "Call", "CallKind", "Cancelled", "check_report", "Choice", "Combine", "Companions",
+    "CompileError", "Context", "Cubin", "Defrag", "DraftwoodError", "DriverError", "DType", "Effort", "Family", "Fault",
     "Feature", "FileError", "Frozen", "HostExecution", "InternalError", "Kernel", "LogLevel", "Mask", "move_plan",
     "MoveList", "NoCompiler", "NoDriver", "NotApplicable", "NotFound", "OutOfMemory", "Planes", "Pool", "presets",
-    "Progress", "REPORT_WORDS", "Request", "Resources", "Shape", "States", "Stats", "Status", "stream_handle",
+    "Progress", "REPORT_WORDS", "Request", "Resources", "Shape", "Source", "States", "Stats", "Status", "stream_handle",
     "TemplateError", "tree_check", "tree_depths", "tree_from_paths", "tree_from_sets", "tree_mask", "tree_positions",
-    "tree_walk", "UnsupportedTarget", "Variant", "VerifyCall", "view", "WrongArch", "WrongResult"
+    "tree_walk", "TuneProgress", "UnsupportedTarget", "Variant", "VerifyCall", "view", "WrongArch", "WrongResult"
 ]

@@ -76,6 +76,19 @@ class LogLevel(IntEnum):
     WARNING = 2
 
 
+class Effort(IntEnum):
+    QUICK = 0
+    MEASURE = 1
+    EXHAUSTIVE = 2
+
+
+class Source(IntEnum):
+    RULE = 0
+    RECORD = 1
+    NEAR_SHAPE = 2
+    NEAR_GPU = 3
+
+
 class Addressing(IntEnum):
     CSR = 0
     BLOCK_TABLE = 1
@@ -180,6 +193,7 @@ class Options(Structure):
         ("compile_slots", c_int),
         ("lock_timeout_ms", c_int),
         ("no_compile", c_int),
+        ("plan", c_void_p),
     ]
 
 
@@ -256,6 +270,52 @@ class PrepareOptions(Structure):
         ("threads", c_int),
         ("progress", c_void_p),
         ("progress_user", c_void_p),
+    ]
+
+
+class TuneProgress(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("problems", c_size_t),
+        ("problem", c_size_t),
+        ("candidates", c_size_t),
+        ("prepared", c_size_t),
+        ("in_play", c_size_t),
+        ("rounds", c_int),
+        ("seconds", c_double),
+        ("budget_seconds", c_double),
+        ("shape", c_void_p),
+        ("variant", c_void_p),
+    ]
+
+
+class TuneOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("gpu", c_int),
+        ("budget_seconds", c_double),
+        ("effort", c_int),
+        ("warm", c_int),
+        ("any_numerics", c_int),
+        ("resume", c_int),
+        ("shard", c_int),
+        ("shards", c_int),
+        ("threads", c_int),
+        ("folder", c_void_p),
+        ("command", c_void_p),
+        ("progress", c_void_p),
+        ("progress_user", c_void_p),
+        ("answer_seconds", c_double),
+    ]
+
+
+class Choice(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("source", c_int),
+        ("predicted", c_int),
+        ("us", c_double),
+        ("default_us", c_double),
     ]
 
 
@@ -525,6 +585,9 @@ FUNCTIONS = {
     "dw_freeze": (c_int, (c_void_p, c_void_p)),
     "dw_miss_list": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
     "dw_explain": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)),
+    "dw_tune": (c_int, (c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)),
+    "dw_variant_tuned": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)),
+    "dw_plan_digest": (c_int, (c_void_p, c_void_p, c_void_p)),
     "dw_args_check": (c_int, (c_void_p, c_void_p, c_void_p)),
     "dw_launch": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
     "dw_pack_mask": (c_int, (c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Callable, Iterable, Sequence, TypeVar
 
 from . import _abi
-from ._abi import LogLevel, Mask
+from ._abi import Effort, LogLevel, Mask, Source
 from ._library import call, lib, take_text
 from .calls import REPORT_WORDS, VerifyCall
 from .companions import Companions
@@ -18,7 +18,7 @@ from .shapes import Bounds, Shape, Variant
 
 _T = TypeVar("_T")
 _LogFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-_ProgressFunction = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_abi.Progress))
+_ProgressFunction = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _LOGGING_LEVELS = {LogLevel.DEBUG: logging.DEBUG, LogLevel.INFO: logging.INFO, LogLevel.WARNING: logging.WARNING}
 
 
@@ -82,8 +82,33 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class TuneProgress:
+    """How far `Context.tune` is: of the list's problems the one in hand, from 0, with its candidates after pruning."""
+
+    problems: int
+    problem: int
+    candidates: int
+    prepared: int
+    in_play: int
+    rounds: int
+    seconds: float
+    budget_seconds: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A variant for a problem and where it is from. us and default_us: as recorded, 0: not known."""
+
+    variant: Variant
+    source: Source
+    predicted: bool
+    us: float
+    default_us: float
+
+
+@dataclass(frozen=True)
 class Request:
-    """An entry of the list that `Context.prepare` takes. variant None: the rule table's choice."""
+    """An entry of the list that `Context.prepare` and `Context.tune` take. variant None: the plan's choice."""
 
     shape: Shape | str
     bounds: Bounds | None = None
@@ -175,7 +200,7 @@ class Context:
     def __init__(self, *, cache_dir: str | None = None, template_dir: str | None = None, nvrtc_path: str | None = None,
                  driver_path: str | None = None, system_dirs: str | None = None, cache_limit: int = 0,
                  cache_shared: bool = False, compile_slots: int = 0, lock_timeout_ms: int = 0, no_compile: bool = False,
-                 log: Callable[[LogLevel, str], None] | None = None) -> None:
+                 plan: str | None = None, log: Callable[[LogLevel, str], None] | None = None) -> None:
         def encoded(text: str | None) -> bytes | None:
             return None if text is None else str(text).encode()
 
@@ -184,7 +209,7 @@ class Context:
                                compile_slots=compile_slots, lock_timeout_ms=lock_timeout_ms, no_compile=int(no_compile),
                                log=ctypes.cast(self._log, ctypes.c_void_p).value)
         texts = {"cache_dir": encoded(cache_dir), "template_dir": encoded(template_dir), "nvrtc_path": encoded(nvrtc_path),
-                 "driver_path": encoded(driver_path), "system_dirs": encoded(system_dirs)}
+                 "driver_path": encoded(driver_path), "system_dirs": encoded(system_dirs), "plan": encoded(plan)}
         kept = []
         for name, text in texts.items():
             if text is not None:
@@ -254,6 +279,41 @@ class Context:
 
         cubins_only: into memory and the cache; needs neither driver nor GPU. progress: called in this thread; an answer that
         is true cancels. Raises the first request's error once all were tried, and Cancelled."""
+        options = _abi.PrepareOptions(size=ctypes.sizeof(_abi.PrepareOptions), cubins_only=int(cubins_only), threads=threads)
+        self._call_for_list("dw_prepare", requests, options, _reporter(progress, _abi.Progress, Progress))
+
+    def tune(self, requests: Iterable[Request], *, gpu: int = 0, budget_seconds: float = 60.0, effort: Effort = Effort.MEASURE,
+             warm: bool = False, any_numerics: bool = False, resume: bool = False, shard: tuple[int, int] = (0, 0),
+             threads: int = 0, folder: str | None = None, command: str | None = None,
+             progress: Callable[[TuneProgress], Any] | None = None) -> None:
+        """Measures which variant is the fastest for each problem (bounds with batch and kv_len, no variant) and writes a plan, from
+        which contexts made later take their variants.
+
+        Candidates are built, checked and timed in a process of the program `draftwood` (command, else $DRAFTWOOD_COMMAND, else by PATH),
+        so this one makes no CUDA call; not during capture. shard: (i, n), the i-th of n parts of the list. folder: of journals, records
+        and plans, else in the cache. progress: called in this thread; an answer that is true ends the call with Cancelled."""
+        texts = [text.encode() if text is not None else None for text in (folder, command)]
+        options = _abi.TuneOptions(size=ctypes.sizeof(_abi.TuneOptions), gpu=gpu, budget_seconds=budget_seconds, effort=int(effort),
+                                   warm=int(warm), any_numerics=int(any_numerics), resume=int(resume), shard=shard[0], shards=shard[1],
+                                   threads=threads)
+        options.folder, options.command = (ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value for text in texts)
+        self._call_for_list("dw_tune", requests, options, _reporter(progress, _abi.TuneProgress, TuneProgress))
+
+    def choose(self, shape: Shape | str, bounds: Bounds) -> Choice:
+        """The plan's variant for a problem on the current device, else the rule table's."""
+        variant, choice = _abi.Variant(), _abi.Choice(size=ctypes.sizeof(_abi.Choice))
+        given = bounds._as_struct()
+        call("dw_variant_tuned", self._handle, ctypes.byref(Shape.of(shape)._struct), ctypes.byref(given), ctypes.byref(variant),
+             ctypes.byref(choice))
+        return Choice(Variant(variant), Source(choice.source), bool(choice.predicted), choice.us, choice.default_us)
+
+    def plan_digest(self) -> str:
+        """SHA-256 of all choices for the current device: ranks with the same digest choose the same."""
+        text = ctypes.create_string_buffer(65)
+        call("dw_plan_digest", self._handle, text)
+        return text.value.decode()
+
+    def _call_for_list(self, function: str, requests: Iterable[Request], options: Any, reporter: _Reporter | None) -> None:
         wanted = list(requests)
         structs = (_abi.Request * len(wanted))()
         kept: list[Any] = []
@@ -264,16 +324,13 @@ class Context:
             struct.shape = ctypes.addressof(shape._struct)
             struct.bounds = ctypes.addressof(bounds) if bounds else None
             struct.variant = ctypes.addressof(request.variant._struct) if request.variant else None
-        options = _abi.PrepareOptions(size=ctypes.sizeof(_abi.PrepareOptions), cubins_only=int(cubins_only), threads=threads)
-        raised: list[BaseException] = []
-        if progress:
-            report = _ProgressFunction(lambda _, p: _report(progress, p.contents, raised))
-            options.progress = ctypes.cast(report, ctypes.c_void_p).value
+        if reporter:
+            options.progress = ctypes.cast(reporter.function, ctypes.c_void_p).value
         try:
-            call("dw_prepare", self._handle, structs, len(wanted), ctypes.byref(options))
+            call(function, self._handle, structs, len(wanted), ctypes.byref(options))
         finally:
-            if raised:
-                raise raised[0]
+            if reporter and reporter.raised:
+                raise reporter.raised[0]
 
     def freeze(self) -> None:
         """From here on nothing is compiled, no file is opened and no lock taken: what was not prepared raises Frozen."""
@@ -330,13 +387,24 @@ def _write_log(log: Callable[[LogLevel, str], None] | None, level: int, text: by
         logging.getLogger("draftwood").log(_LOGGING_LEVELS[LogLevel(level)], "%s", message)
 
 
-def _report(progress: Callable[[Progress], Any], struct: Any, raised: list[BaseException]) -> int:
-    """An exception of the host's cancels, and is raised where prepare was called."""
-    try:
-        return int(bool(progress(_values(struct, Progress))))
-    except BaseException as error:
-        raised.append(error)
-        return 1
+class _Reporter:
+    """A progress function as C calls it. An exception of the host's cancels, and is raised where the call was made."""
+
+    def __init__(self, progress: Callable[[Any], Any], struct: Any, cls: type[Any]) -> None:
+        self.raised: list[BaseException] = []
+
+        def report(_: Any, address: int) -> int:
+            try:
+                return int(bool(progress(_values(struct.from_address(address), cls))))
+            except BaseException as error:
+                self.raised.append(error)
+                return 1
+
+        self.function = _ProgressFunction(report)
+
+
+def _reporter(progress: Callable[[Any], Any] | None, struct: Any, cls: type[Any]) -> _Reporter | None:
+    return _Reporter(progress, struct, cls) if progress else None
 
 
 def build(shape: Shape | str, variant: Variant | None = None, *, bounds: Bounds | None = None,
