@@ -455,9 +455,8 @@ struct SoftmaxRow {
   float sum[TOKENS], rounded[TOKENS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[ALL];
-  // With a soft cap: products before it, the greatest so far, and the magnitude from which one needs a second look, be it a new
-  // maximum or beyond the polynomial.
-  float product[ALL], max_product, noted;
+  float product[ALL];  // with a soft cap: before it
+  bool far;            // a product is beyond the cap's polynomial
   u32 packed[HALVES][E4M3_MMA ? 2 : (TOKENS + 1) / 2];  // weights of this tile; e4m3: their two parts
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
@@ -467,7 +466,7 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
   x.row = row;
   x.position = lane_of_row * T;
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
-  x.max = x.max_product = x.noted = MINUS_INF;
+  x.max = MINUS_INF;
   x.scale = 0.f;
 #pragma unroll
   for (int i = 0; i < T; i++) x.sum[i] = x.rounded[i] = 0.f;
@@ -554,6 +553,13 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, Soft
     if (WITH_SOFT_CAP) x.product[i] = x.s[i], x.s[i] = soft_cap_near(cap, x.s[i]);
     else if (!KV_E4M3) x.s[i] *= p.scale_log2;
   }
+  x.far = false;
+  if (WITH_SOFT_CAP) {
+    float most = 0.f;
+#pragma unroll
+    for (int i = 0; i < x.ALL; i++) most = fmaxf(most, fabsf(x.product[i]));
+    x.far = most > cap.most;
+  }
   x.poison = false;
   if (edge) {
     const u32 visible = softmax_visible(p, c, x, t0);
@@ -561,7 +567,8 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, Soft
     for (int i = 0; i < x.ALL; i++) {
       if (visible >> (i / T * 16 + score_token(x.position + i % T)) & 1) continue;
       x.poison |= !(fabsf(x.s[i]) < INF);
-      x.s[i] = x.product[i] = MINUS_INF;
+      x.s[i] = MINUS_INF;
+      x.product[i] = 0.f;
     }
   }
 }
@@ -578,30 +585,19 @@ DEV void softmax_weights(const SoftmaxRow<L, T> &x, float (&weights)[SoftmaxRow<
 #pragma unroll
   for (int i = 0; i < x.ALL; i++) weights[i] = exp2_approx(KV_E4M3 ? x.s[i] - max + WEIGHT_SHIFT : x.s[i] - max);
 }
-// Is there a new maximum, or with a soft cap anything beyond its polynomial? (Then also where a product is as far below zero.)
 template <int L, int T>
-DEV bool softmax_grows(const SoftmaxRow<L, T> &x) {
-  if (!WITH_SOFT_CAP) return largest(x.s) > x.max;
-  float most = fabsf(x.product[0]);
+DEV void softmax_cap(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x) {
 #pragma unroll
-  for (int i = 1; i < x.ALL; i++) most = fmaxf(most, fabsf(x.product[i]));
-  return most > x.noted;
+  for (int i = 0; i < x.ALL; i++)
+    if (fabsf(x.product[i]) > cap.most) x.s[i] = soft_cap(p, cap, x.product[i]);
 }
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>
-DEV float softmax_grow(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x) {
-  float max = largest(WITH_SOFT_CAP ? x.product : x.s);
+DEV float softmax_grow(SoftmaxRow<L, T> &x) {
+  float max = largest(x.s);
 #pragma unroll
   for (u32 d = 1; d < L; d <<= 1) max = fmaxf(max, shuffle_xor(max, d));
-  max = fmaxf(max, WITH_SOFT_CAP ? x.max_product : x.max);
-  if (WITH_SOFT_CAP) {
-#pragma unroll
-    for (int i = 0; i < x.ALL; i++)
-      if (x.product[i] != MINUS_INF) x.s[i] = soft_cap(p, cap, x.product[i]);
-    x.max_product = max;
-    x.noted = fminf(max, cap.most);
-    if (max != MINUS_INF) max = soft_cap(p, cap, max);
-  }
+  max = fmaxf(max, x.max);
   const float factor = max == x.max ? 1.f : exp2_approx(x.max - max);
   x.max = max;
 #pragma unroll
@@ -770,16 +766,26 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     float weights_x[x.ALL], weights_y[y.ALL], factor_x = 1.f, factor_y = 1.f;
     softmax_weights(x, weights_x);  // while the votes are on their way
     if (TAIL) softmax_weights(y, weights_y);
-    bool grow_x = vote_any(has_x && softmax_grows(x)), grow_y = TAIL && vote_any(softmax_grows(y));
+    const bool far = WITH_SOFT_CAP && (x.far || (TAIL && y.far));
+    bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(largest(y.s) > y.max);
+    if (WITH_SOFT_CAP && grow_x) {
+      if (vote_any(far)) {
+        softmax_cap(p, cap, x);
+        softmax_weights(x, weights_x);
+        if (TAIL) softmax_cap(p, cap, y);
+        if (TAIL) softmax_weights(y, weights_y);
+        grow_y = TAIL && vote_any(largest(y.s) > y.max);
+      }
+      grow_x = vote_any(has_x && largest(x.s) > x.max);
+    }
     if (grow_x) {
-      factor_x = softmax_grow(p, cap, x);
+      factor_x = softmax_grow(x);
       softmax_weights(x, weights_x);
     }
     if (grow_y) {
-      factor_y = softmax_grow(p, cap, y);
+      factor_y = softmax_grow(y);
       softmax_weights(y, weights_y);
     }
-    if (WITH_SOFT_CAP && (grow_x || grow_y)) grow_x = vote_any(factor_x != 1.f || factor_y != 1.f);
     softmax_add(x, weights_x);
     if (TAIL) softmax_add(y, weights_y);
 
