@@ -92,14 +92,15 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   main->grid[0] = (unsigned)split.groups;
   main->grid[1] = (unsigned)split.ranges;
   main->grid[2] = (unsigned)bounds->batch;
-  main->block = variant->family == DW_ROWSPLIT ? 512 : 128;
+  main->block = variant->family == DW_SPLIT ? 128 : 512;
+  if (variant->family == DW_DIMSPLIT) main->cluster = 2, main->grid[0] *= 2;
   plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
   add_combine(shape, variant, bounds, plan);
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
   plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128};
 
   const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
-  plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_ROWSPLIT ? 2 : 4), 256);
+  plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_SPLIT ? 4 : 2), 256);
   plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
   finish(variant, bounds, packs_by_itself(shape) ? align_up((size_t)words * 4, 256) : 0, plan);
   return DW_OK;

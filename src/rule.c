@@ -35,8 +35,21 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
 }
 
+// The same of templates/dimsplit.cuh.
+static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) {
+  const size_t tiles = (size_t)variant->n_tiles, rows = 8 * tiles, slots = 4, buffers = 2;
+  const size_t owned = tiles == 9 ? 36 : (tiles + 1) / 2 * 8;
+  const size_t ring = slots * 32 * ((size_t)shape->head_dim_qk + 16), scores = (1 + buffers) * owned * 128;
+  const size_t weights = buffers * rows * 64, rescale = buffers * (rows * 4 + 32), poison = 16 + 16, final = rows * 4;
+  const size_t barriers = 8 * (2 * slots + 2 + 4 * buffers + 1);
+  return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
+}
+
 size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant) {
-  return shape && variant && variant->family == DW_ROWSPLIT ? rowsplit_shared(shape, variant) : 0;
+  if (!shape || !variant) return 0;
+  return variant->family == DW_ROWSPLIT   ? rowsplit_shared(shape, variant)
+         : variant->family == DW_DIMSPLIT ? dimsplit_shared(shape, variant)
+                                          : 0;
 }
 
 // ---- applicable -----------------------------------------------------------------------------------------------
@@ -47,6 +60,7 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
+  if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
     return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
   if (s->head_dim_v % 128)
@@ -67,6 +81,19 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
                     "the ring and the scores of this many rows do not fit a block");
   }
   if (v->setmaxnreg && (s->target == 100 || s->target == 103)) return no(e, "setmaxnreg", 1, "0", "not proved on this target");
+  return DW_OK;
+}
+
+static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (s->target != 90 && s->target < 120)
+    return no(e, "target", s->target, "sm_90, or sm_120 and later", "dimsplit moves registers between warp roles");
+  if (!v->setmaxnreg)
+    return no(e, "setmaxnreg", 0, "1", "q of 72 rows and half of their output do not fit equal shares of the registers");
+  if (v->n_tiles < 2) return no(e, "n_tiles", v->n_tiles, "2 to 9", "both CTAs of a pair finish rows");
+  if (s->head_dim_v % 256 || s->head_dim_v > 512)
+    return no(e, "v", s->head_dim_v, "256 or 512", "four output warps share half of the dimensions in pairs of 16");
+  if (s->head_dim_qk % 64 || s->head_dim_qk > 576)
+    return no(e, "qk", s->head_dim_qk, "a multiple of 64, up to 576", "two CTAs share the dimensions in pairs of 16");
   return DW_OK;
 }
 
@@ -105,10 +132,12 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
     if (v->combine == DW_COMBINE_FEW && v->combine_splits > 16)
       return no(e, "combine_splits", v->combine_splits, "1 to 16 with combine=few", "a thread holds all of them in registers");
   }
-  if (v->family != DW_ROWSPLIT && (v->setmaxnreg || v->n_tiles != 1))
+  if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
+  if (v->family == DW_DIMSPLIT) return dimsplit_applicable(s, v, e);
+  if (v->setmaxnreg || v->n_tiles != 1)
     return dw__fail(e, DW_NOT_APPLICABLE, v->setmaxnreg ? "setmaxnreg" : "n_tiles", "set", "its normal value",
-                    "only rowsplit has this parameter");
-  return v->family == DW_ROWSPLIT ? rowsplit_applicable(s, v, e) : DW_OK;
+                    "a plain family has no such parameter");
+  return DW_OK;
 }
 
 // The feature level is the variant's: setmaxnreg needs the family target of sm_12x, or sm_90a.
@@ -148,15 +177,16 @@ static int choose_n_tiles(const load *l) {
   return dw__ceil_div(l->row_tiles, groups);  // as even as they go
 }
 
+static bool has_roles(const dw_variant *variant) { return variant->family == DW_ROWSPLIT || variant->family == DW_DIMSPLIT; }
+
 static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
-  return variant->family == DW_ROWSPLIT ? dw__ceil_div(row_tiles(shape), variant->n_tiles)
-                                        : dw__ceil_div(row_tiles(shape) * 8LL, 4);
+  return has_roles(variant) ? dw__ceil_div(row_tiles(shape), variant->n_tiles) : dw__ceil_div(row_tiles(shape) * 8LL, 4);
 }
 
 // One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
-static int choose_ranges(const load *l, const dw_bounds *bounds, int groups) {
-  int ranges = most(1, bounds->sm_count / (groups * bounds->batch));
-  const int tiles_each = groups >= 4 ? 4 : 2;
+static int choose_ranges(const load *l, const dw_bounds *bounds, int ctas) {  // a range and request
+  int ranges = most(1, bounds->sm_count / (ctas * bounds->batch));
+  const int tiles_each = ctas >= 4 ? 4 : 2;
   ranges = least(ranges, most(1, dw__ceil_div(l->tiles, tiles_each)));
   if (l->tiles_per_sm < LONG_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
   return ranges;
@@ -168,7 +198,7 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
   const load l = load_of(shape, bounds);
   if (bounds->split_tokens) s.ranges = dw__ceil_div(bounds->kv_len, bounds->split_tokens);
   else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
-  else s.ranges = choose_ranges(&l, bounds, s.groups);
+  else s.ranges = choose_ranges(&l, bounds, variant->family == DW_DIMSPLIT ? 2 * s.groups : s.groups);
   return s;
 }
 

@@ -1,12 +1,10 @@
-// Which KV range of which request a CTA works on. A range is a set of 16-token tiles: first, first + stride, ...
+// Which KV range of which request a CTA works on. A range is a set of tiles of TILE tokens: first, first + stride, ...
 //
 // AUTO: p.all_ranges ranges for the whole batch, handed out by length. Requests of equal length (in tiles) get p.ranges each; else
 // request b gets floor((all - batch) x tiles_b / all tiles) + 1. Ranges of a request interleave its tiles, so the first table
 // entry depends on the block index alone.
 // FIXED: ranges of p.split_tokens tokens each, whatever else is in the batch.
 #pragma once
-
-constexpr int TILE = 16;  // tokens
 
 struct Share {     // of one request
   int ranges;      // KV ranges it is split into, at least 1
@@ -20,7 +18,9 @@ struct Work {
 };
 
 struct Tiles {
-  int first, stride, count;
+  int first, stride;  // tokens
+  int count;
+  int end;  // tokens from here on are not of this range
 };
 
 // With a window, the first tile that any row of a request sees: no row stands before the prefix's end.
@@ -28,8 +28,7 @@ DEV int window_tile(const dw_params &p, const Request &r) {
   const int first = r.prefix - window(p) + 1;
   return window(p) && first > 0 ? first / TILE : 0;
 }
-DEV int all_tiles(const Request &r) { return (r.total + TILE - 1) / TILE; }
-DEV int request_tiles(const dw_params &p, const Request &r) { return all_tiles(r) - window_tile(p, r); }
+DEV int request_tiles(const dw_params &p, const Request &r) { return (r.total + TILE - 1) / TILE - window_tile(p, r); }
 // Tiles of request b, whose kv_len is `len`.
 DEV int tiles_of(const dw_params &p, int b, int len) {
   if (CHECKED && masked(p, b)) return 0;
@@ -119,16 +118,16 @@ DEV Share find_share(const dw_params &p, const Request &r) {
   return equal;
 }
 
-// Of the request's tiles, the first `skip` of which nobody sees.
-DEV Tiles find_tiles(const dw_params &p, const Work &w, int all, int skip) {
+// Of a request of `total` tokens, the first `skip` tiles of which nobody sees. A FIXED range may end within a tile of 32 tokens.
+DEV Tiles find_tiles(const dw_params &p, const Work &w, int total, int skip) {
   if (fixed_split(p)) {
-    const int each = p.split_tokens / TILE, start = w.range * each, end = start + each < all ? start + each : all;
-    const int first = start > skip ? start : skip;
-    return Tiles{first, 1, end > first ? end - first : 0};
+    const int start = w.range * p.split_tokens, end = start + p.split_tokens < total ? start + p.split_tokens : total;
+    const int first = skip * TILE > start ? start + (skip * TILE - start) / TILE * TILE : start;
+    return Tiles{first, TILE, end > first ? (end - first + TILE - 1) / TILE : 0, end};
   }
-  const int stride = w.share.ranges, left = all - skip - w.range;
+  const int stride = w.share.ranges, left = (total + TILE - 1) / TILE - skip - w.range;
   // Equal shares divide by multiplication: exact for all tile counts and shares that fit a launch (count x ranges < 2^32).
   const u32 up = left > 0 ? left + stride - 1 : 0;
   const u32 count = stride == 1 ? up : stride == p.ranges ? (u32)((u64)up * p.ranges_inverse >> 32) : up / stride;
-  return Tiles{skip + w.range, stride, (int)count};
+  return Tiles{(skip + w.range) * TILE, stride * TILE, (int)count, total};
 }

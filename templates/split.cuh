@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constan
   const Work w = find_work(p, guess, guess_length(p, guess));
   if (w.request < 0) return;
   const Request r = load_request(p, w.request);
-  const Tiles tiles = find_tiles(p, w, all_tiles(r), window_tile(p, r));
+  const Tiles tiles = find_tiles(p, w, r.total, window_tile(p, r));
   const int index = blockIdx.x * 4 + warp_id();
   if (index >= r.rows()) return;
   const int node = row_node(index);
@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constan
   row_start(row, query_vector(p, r, index), p.scale_log2);
   const int first = first_position(p, r, node);
   for (int j = 0; j < tiles.count && !dead; j++) {
-    const int t0 = (tiles.first + j * tiles.stride) * TILE;
+    const int t0 = tiles.first + j * tiles.stride;
     const u32 visible = visible_tokens(p, r, node, first, t0);
     for (int i = 0; i < TILE; i++)
       if (visible >> i & 1) row_token(p, row, token_vector(p, r, t0 + i));

@@ -12,8 +12,8 @@
 @ param.string("out", formats)
 @ param.int("target", 80)
 @ param.int("limits", 0)
-@ param.string("family", {"reference", "split", "rowsplit"})
-@ param.int("n_tiles", 1, 5)
+@ param.string("family", {"reference", "split", "rowsplit", "dimsplit"})
+@ param.int("n_tiles", 1, family == "dimsplit" and 9 or 5)
 @ param.flag("setmaxnreg")
 @ param.string("combine", {"none", "few", "many"})
 @ param.int("combine_splits", 1)
@@ -59,15 +59,20 @@ constexpr bool WITH_Q_ROPE = ${bool(q_rope)}, WITH_KV_ROPE = ${bool(kv_rope)};
 @ if family == "reference" then
 #include "reference.cuh"
 @ else
+constexpr int TILE = ${family == "dimsplit" and 32 or 16};  // tokens
 #include "schedule.cuh"
-constexpr bool PARTIAL_F16 = ${bool(family == "rowsplit")};
+constexpr bool PARTIAL_F16 = ${bool(family ~= "split")};
 #include "combine.cuh"
 @   if family == "split" then
 #include "split.cuh"
 @   else
 constexpr int N_TILES = ${n_tiles};
+@     if family == "dimsplit" then
+#include "dimsplit.cuh"
+@     else
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
+@     end
 static_assert(SHARED_BYTES == ${shared_bytes}, "the plan's shared memory is the kernel's");
 @   end
 

@@ -48,6 +48,7 @@ class Family(IntEnum):
     REFERENCE = 0
     SPLIT = 1
     ROWSPLIT = 2
+    DIMSPLIT = 3
 
 
 class CallKind(IntEnum):
