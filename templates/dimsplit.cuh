@@ -130,23 +130,16 @@ DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, 
 // Tile i of a score warp's. Where a warp has two, the first belongs to this CTA's softmax warps, the second to the peer's.
 DEV int score_tile(const Pair &c, int i) {
   const int warp = warp_id();
-  return i == TILES_EACH ? 8 : TILES_EACH == 1 ? warp : 2 * warp + (i ^ c.rank);
+  return TILES_EACH == 1 ? warp : 2 * warp + (i ^ c.rank);
 }
 // Q is asked for first and turned into fragments later. A warp load covers 64 bytes of eight rows, which are two k-steps: word
 // 4 j + l % 4 of the 16 words is register j of lane l after the transpose.
-DEV void query_request(const dw_params &p, const Pair &c, Query<TILES_EACH + TAIL> &q) {
+DEV void query_request(const dw_params &p, const Pair &c, int tile, u32x4 (&raw)[K_STEPS / 2]) {
+  const QueryRow from = query_row(p, c, tile);
 #pragma unroll
-  for (int t = 0; t < TILES_EACH + TAIL; t++) {
-    if (t == TILES_EACH && warp_id() >= 2) {
-      for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = u32x4{};
-      continue;
-    }
-    const QueryRow from = query_row(p, c, score_tile(c, t));
-#pragma unroll
-    for (int i = 0; i < K_STEPS / 2; i++) {
-      const int latent = c.rank * LATENT_BYTES + i * 64, rope = 2 * LATENT_BYTES + c.rank * ROPE_BYTES + i * 64 - LATENT_BYTES;
-      q.raw[t][i] = ldg_nc_v4(from.at((i * 64 < LATENT_BYTES ? latent : rope) + (lane_id() & 3) * 16));
-    }
+  for (int i = 0; i < K_STEPS / 2; i++) {
+    const int latent = c.rank * LATENT_BYTES + i * 64, rope = 2 * LATENT_BYTES + c.rank * ROPE_BYTES + i * 64 - LATENT_BYTES;
+    raw[i] = ldg_nc_v4(from.at((i * 64 < LATENT_BYTES ? latent : rope) + (lane_id() & 3) * 16));
   }
 }
 
@@ -187,7 +180,7 @@ DEV void score_store_tail(smem_addr own, smem_addr sent, smem_addr bar, bool rem
 
 // HALF: of the ninth tile's tokens, or -1: none.
 template <int HALF>
-DEV void score_loop(const Pair &c, const Query<TILES_EACH + TAIL> &q) {
+DEV void score_loop(const Pair &c, const Query<TILES_EACH> &q, const Query<1> &tail_q) {
   constexpr bool WITH_TAIL = HALF >= 0;
   Turn<SLOTS> ring;
   Turn<1> own;
@@ -218,7 +211,7 @@ DEV void score_loop(const Pair &c, const Query<TILES_EACH + TAIL> &q) {
       if (next < 2 * K_STEPS) ldmatrix_x4(a[next % (AHEAD + 1)], keys + next / 2 * 32 + next % 2 * 16 * TOKEN_STRIDE);
 #pragma unroll
       for (int t = 0; t < TILES_EACH; t++) mma_kv(s[t][i % 2], a[i % (AHEAD + 1)], q.b[i / 2][t]);
-      if (i % 2 == HALF) mma_kv(tail, a[i % (AHEAD + 1)], q.b[i / 2][TILES_EACH + TAIL - 1]);
+      if (i % 2 == HALF) mma_kv(tail, a[i % (AHEAD + 1)], tail_q.b[i / 2][0]);
     }
     const smem_addr own_to = c.shared + OWN_SCORES, sent_to = c.peer + SENT_SCORES + sent.at * SCORE_BYTES;
     const smem_addr sent_full = c.peer + BAR_SENT_FULL + sent.at * 8;
@@ -244,7 +237,7 @@ DEV void score_loop(const Pair &c, const Query<TILES_EACH + TAIL> &q) {
 // ---- softmax: scores -> weights -------------------------------------------------------------------------------
 // A row of a whole tile is a quad's, a lane has eight positions of it (score_token); of a ninth tile each warp has one row, a lane one
 // position. A row of the peer may hide what no row here does, so an edge tile with anything that is not finite is cleaned.
-constexpr bool CLEAN_WHAT_IS_SEEN = true;
+constexpr bool CLEAN_WHAT_IS_SEEN = true, PAIR_SUMS = true;  // fewer registers
 #include "softmax.cuh"
 using WholeRow = SoftmaxRow<4, 8>;
 using TailRow = SoftmaxRow<32, 1>;
@@ -275,12 +268,11 @@ DEV void softmax_write(const Pair &c, int weights, smem_addr bar, const WholeRow
   sts_u32x4(c.shared + at, v);
 }
 DEV void softmax_write(const Pair &c, int weights, smem_addr bar, const TailRow &x) {
-  const u32 lane = lane_id(), next = shuffle_xor(x.packed[0], 4);  // of the next token, for even ones
+  const u32 lane = lane_id();
   const int at = weights + x.row * 64 + (lane >> 3) * 16 + (lane & 3) * 4;
-  const u32 pair = (x.packed[0] & 0xffff) | next << 16;
-  if (lane & 4) return;
-  st_async_u32(c.peer + at, pair, bar);
-  sts_u32(c.shared + at, pair);
+  if (lane & NEIGHBOUR) return;  // the even token's lane has both
+  st_async_u32(c.peer + at, x.packed[0], bar);
+  sts_u32(c.shared + at, x.packed[0]);
 }
 // The factors of the warp's rows and whether any is not 1, a word a lane.
 DEV void softmax_factors(const Pair &c, int buffer, smem_addr bar, bool has_x, const WholeRow &x, const TailRow &y,
@@ -325,7 +317,7 @@ DEV int softmax_views(const dw_params &p, const Pair &c, WholeRow &x, TailRow &y
 }
 
 DEV void softmax_loop(const dw_params &p, const Pair &c) {
-  const bool has_x = 2 * softmax_warp() + c.rank < N_TILES;
+  const bool has_x = N_TILES >= 8 || shuffle((u32)(2 * softmax_warp() + c.rank), 0) < N_TILES;  // the same in all lanes: see run_pair
   const bool announces = threadIdx.x == FIRST_SOFTMAX_WARP * 32;  // what the peer sends
   WholeRow x;
   TailRow y;
@@ -448,25 +440,28 @@ DEV void output_role(const dw_params &p, const Pair &c) {
 DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, Loader &l) {
   // The same in all lanes, which the compiler sees: without, it takes each role for a divergent branch (spills, code for lone lanes).
   const u32 warp = shuffle(warp_id(), 0);
-  Query<TILES_EACH + TAIL> q;
+  Query<TILES_EACH> q;
   if (is_loader(warp)) loader_begin(p, c, guessed, l);
   if (p.dependent) grid_dependency_wait();
-  if (warp < SCORING_WARPS) query_request(p, c, q);
+  if (warp < SCORING_WARPS)
+#pragma unroll
+    for (int t = 0; t < TILES_EACH; t++) query_request(p, c, score_tile(c, t), q.raw[t]);
   cluster_wait();
   if (warp < FIRST_OUTPUT_WARP) {
-    registers_inc<176>();
-    if (warp < SCORING_WARPS) {
-      query_fragments(q);
-      if (TAIL && warp == 0) score_loop<TAIL ? 0 : -1>(c, q);
-      else if (TAIL && warp == 1) score_loop<TAIL ? 1 : -1>(c, q);
-      else score_loop<-1>(c, q);
-    }
+    registers_inc<168>();
+    Query<1> tail;  // asked for only now: before the roles part there are no registers for it
+    if (TAIL) query_request(p, c, 8, tail.raw[0]);
+    query_fragments(q);
+    if (TAIL) query_fragments(tail);
+    if (TAIL && warp == 0) score_loop<TAIL ? 0 : -1>(c, q, tail);
+    else if (TAIL && warp == 1) score_loop<TAIL ? 1 : -1>(c, q, tail);
+    else if (warp < SCORING_WARPS) score_loop<-1>(c, q, tail);
     cluster_arrive();
   } else if (warp < FIRST_SOFTMAX_WARP) {
     registers_inc<216>();
     output_role(p, c);
   } else if (warp < FIRST_LOADER_WARP) {
-    registers_dec<80>();
+    registers_dec<88>();
     softmax_loop(p, c);
     cluster_arrive();
   } else {

@@ -173,7 +173,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
 
 // ---- softmax: scores -> weights -------------------------------------------------------------------------------
 // Rows 0..31: a quad has a row, a lane four positions of it (score_token). Rows 32..39: 16 lanes have a row, a lane one position.
-constexpr bool CLEAN_WHAT_IS_SEEN = false;
+constexpr bool CLEAN_WHAT_IS_SEEN = false, PAIR_SUMS = false;
 #include "softmax.cuh"
 
 template <int L, int T>

@@ -14,9 +14,10 @@ struct SoftmaxRow {
   int node;         // of the request; -1: no such row
   int first;        // position of the first token that it may see, if there is a window
   float max;        // so far, in log2 units; -inf before the first visible token
-  // Sums of the weights, one per token position so that both kinds of row add up in one order: as computed, for the log-sum-exp,
-  // and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
-  float sum[TOKENS], rounded[TOKENS];
+  // Sums of the weights, one per token position (or two neighbours) so that both kinds of row add up in one order: as computed, for
+  // the log-sum-exp, and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
+  static constexpr int SUMS = PAIR_SUMS ? (TOKENS + 1) / 2 : TOKENS;
+  float sum[SUMS], rounded[SUMS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[TOKENS];
   u32 packed[(TOKENS + 1) / 2];  // weights of this tile
@@ -30,7 +31,7 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
   x.max = MINUS_INF;
 #pragma unroll
-  for (int i = 0; i < T; i++) x.sum[i] = x.rounded[i] = 0.f;
+  for (int i = 0; i < x.SUMS; i++) x.sum[i] = x.rounded[i] = 0.f;
   x.mask = 0;
   x.first = 0;
 }
@@ -129,15 +130,26 @@ DEV float softmax_grow(SoftmaxRow<L, T> &x) {
   const float factor = max == x.max ? 1.f : exp2_approx(x.max - max);
   x.max = max;
 #pragma unroll
-  for (int i = 0; i < T; i++) {
+  for (int i = 0; i < x.SUMS; i++) {
     x.sum[i] *= factor;
     x.rounded[i] *= factor;
   }
   return factor;
 }
-// Adds the weights to the sums and packs them, neighbouring tokens together: positions 0 and 2, 1 and 3.
+// Adds the weights to the sums and packs them, neighbouring tokens together, which are positions i and i + TILE / 8.
+constexpr int NEIGHBOUR = TILE / 8;
 template <int L, int T>
 DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
+  if (PAIR_SUMS) {
+#pragma unroll
+    for (int i = 0; i < x.SUMS; i++) {
+      const float next = T > 1 ? weights[i + T / 2] : shuffle_xor(weights[0], NEIGHBOUR);
+      x.packed[i] = pack_kv(weights[i], next);
+      x.sum[i] += weights[i] + next;
+      x.rounded[i] += kv_to_float((u16)x.packed[i]) + kv_to_float((u16)(x.packed[i] >> 16));
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < T; i++) x.sum[i] += weights[i];
 #pragma unroll
@@ -148,17 +160,18 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
     if (T > 1) x.rounded[i + T / 2] += kv_to_float((u16)(pair >> 16));
   }
 }
-template <int L, int T>
-DEV float softmax_total(const float (&sum)[T]) {  // in one order for both kinds of row
-  float total[T];
+template <int L, int N>
+DEV float softmax_total(const float (&sum)[N]) {  // in one order for both kinds of row
+  float total[N];
 #pragma unroll
-  for (int i = 0; i < T; i++) total[i] = sum[i];
+  for (int i = 0; i < N; i++) total[i] = sum[i];
 #pragma unroll
-  for (int n = T / 2; n; n /= 2)
+  for (int n = N / 2; n; n /= 2)
 #pragma unroll
     for (int i = 0; i < n; i++) total[i] = total[2 * i] + total[2 * i + 1];
 #pragma unroll
-  for (u32 d = 1; d < L; d <<= 1) total[0] += shuffle_xor(total[0], d);
+  for (u32 d = 1; d < L; d <<= 1)
+    if (!PAIR_SUMS || d != NEIGHBOUR) total[0] += shuffle_xor(total[0], d);
   return total[0];
 }
 struct Finish {

@@ -9,7 +9,7 @@
 
 // X(name, values): the first ones make the kernel, the others the problem.
 #define AXES(X)                                                                                                          \
-  X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */                                      \
+  X(FAMILY, 0, 1, 2, 3, 4, 5, 6, 7, 8) /* reference, split, rowsplit with 1 to 5 tiles, dimsplit with 5 and 9 */         \
   X(SETMAXNREG, 0, 1)                                                                                                    \
   X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                                                            \
   X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                                                      \
@@ -109,9 +109,12 @@ static dw_shape shape_of(const choice *c) {
                     .target = 120};
 }
 
+static bool is_dimsplit(const choice *c) { return GET(c, FAMILY) > 6; }
+
 static dw_variant variant_of(const choice *c) {
   int family = GET(c, FAMILY);
   dw_variant v = {.family = family < 2 ? family : DW_ROWSPLIT, .n_tiles = family < 2 ? 1 : family - 1, .combine_splits = 1};
+  if (is_dimsplit(c)) v.family = DW_DIMSPLIT, v.n_tiles = family == 7 ? 5 : 9;
   v.call = GET(c, CALL);
   v.setmaxnreg = GET(c, SETMAXNREG);
   if (family == DW_REFERENCE) return v;
@@ -161,6 +164,7 @@ static double cost_of(const choice *c) {  // row-tokens of the widest record
 // Values that mean nothing beside others take one form. False: no such case.
 static bool settle(choice *c, double most_cost) {
   if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0);
+  if (is_dimsplit(c)) SET(c, SETMAXNREG, 1);
   if (GET(c, FAMILY) == 0) SET(c, COMBINE, DW_COMBINE_FEW), SET(c, SPLITS, 1);
   if (GET(c, CALL) == DW_CALL_TABLE) {
     SET(c, ADDRESS, TABLE), SET(c, LENGTHS, 1);
@@ -349,8 +353,8 @@ static const plan_of_set quick_set = {"quick", 20261129, 25e3, 0}, full_set = {"
 static const plan_of_set *chosen_set;
 static int chosen_case = -1;
 
-static const char *const family_names[] = {"reference", "split",     "rowsplit1", "rowsplit2",
-                                           "rowsplit3", "rowsplit4", "rowsplit5"};
+static const char *const family_names[] = {"reference", "split",     "rowsplit1", "rowsplit2", "rowsplit3",
+                                           "rowsplit4", "rowsplit5", "dimsplit5", "dimsplit9"};
 
 // Another problem for the kernel of a case.
 static choice vary(const choice *c, uint64_t *state, double most_cost) {
@@ -386,11 +390,15 @@ static void run_family(void **state) {
 }
 
 int main(int argc, char **argv) {
-  static int families[] = {0, 1, 2, 3, 4, 5, 6};
+  enum { FAMILIES = sizeof family_names / sizeof family_names[0] };
+  static int families[FAMILIES];
   if (kt_skip()) return 77;
-  struct CMUnitTest tests[7];
-  for (int i = 0; i < 7; i++) tests[i] = (struct CMUnitTest)cmocka_unit_test_prestate(run_family, &families[i]);
-  for (int i = 0; i < 7; i++) tests[i].name = family_names[i];
+  struct CMUnitTest tests[FAMILIES];
+  for (int i = 0; i < FAMILIES; i++) {
+    families[i] = i;
+    tests[i] = (struct CMUnitTest)cmocka_unit_test_prestate(run_family, &families[i]);
+    tests[i].name = family_names[i];
+  }
   chosen_set = argc > 1 && strcmp(argv[1], "full") == 0 ? &full_set : &quick_set;
   if (argc > 2) cmocka_set_test_filter(argv[2]);
   if (argc > 3) chosen_case = atoi(argv[3]);
