@@ -476,14 +476,15 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   if (p.early_launch) grid_dependents_launch();
   Pair c;
   Loader l;
-  bool guessed;
   c.rank = cluster_rank();
-  const bool something = find_cta(p, gridDim.x / 2, blockIdx.x / 2, c, l, guessed);
-  if (!something) {  // as rowsplit
+  const Found f = find_cta(p, c, l);
+  int tiles = 0;
+  if (f.work.request >= 0) tiles = take_work(p, f, gridDim.x / 2, blockIdx.x / 2, c);
+  if (tiles == 0) {  // as rowsplit
     grid_dependency_wait();
     cluster_wait();
     return;
   }
   c.peer = cluster_map(c.shared, c.rank ^ 1);
-  run_pair(p, c, guessed, l);
+  run_pair(p, c, f.guessed(p), l);
 }
