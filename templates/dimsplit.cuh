@@ -342,7 +342,7 @@ DEV void softmax_loop(const dw_params &p, const Pair &c) {
     if (TAIL) softmax_read(read, received, y);
     own.arrive(c.shared + BAR_OWN_EMPTY);
     sync_warp();
-    // The last ones nobody waits for.
+    // Of the last tiles nobody waits for it: the peer may have ended.
     if (lane_id() == 0 && tile + SENT_BUFFERS < c.tiles.count) mbarrier_arrive_remote_relaxed(c.peer + BAR_SENT_EMPTY + sent.at * 8);
 
     const Grown grown = softmax_tile<TAIL>(p, c, cap, has_x, x, y, t0, edge, tile, ring.at);
@@ -430,13 +430,12 @@ DEV void output_role(const dw_params &p, const Pair &c) {
   if (!p.early_launch) grid_dependents_launch();
   mbarrier_arrive(c.shared + BAR_FINAL);
   mbarrier_wait(c.shared + BAR_FINAL, 0);
-  cluster_arrive();  // before the stores, which it would wait for
   output_store<N_TILES>(p, c, c.rank * SLOT_V, out);
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
 // All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later. No CTA ends before its peer
-// has sent all it sends.
+// has sent it the last: whatever is sent, somebody there waits for it.
 DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, Loader &l) {
   // The same in all lanes, which the compiler sees: without, it takes each role for a divergent branch (spills, code for lone lanes).
   const u32 warp = shuffle(warp_id(), 0);
@@ -456,20 +455,16 @@ DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, Loader &l) {
     if (TAIL && warp == 0) score_loop<TAIL ? 0 : -1>(c, q, tail);
     else if (TAIL && warp == 1) score_loop<TAIL ? 1 : -1>(c, q, tail);
     else if (warp < SCORING_WARPS) score_loop<-1>(c, q, tail);
-    cluster_arrive();
   } else if (warp < FIRST_SOFTMAX_WARP) {
     registers_inc<216>();
     output_role(p, c);
   } else if (warp < FIRST_LOADER_WARP) {
     registers_dec<88>();
     softmax_loop(p, c);
-    cluster_arrive();
   } else {
     registers_dec<40>();
     loader_loop(p, c, l);
-    cluster_arrive();
   }
-  cluster_wait();
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_constant__ dw_params p) {
