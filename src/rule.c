@@ -90,8 +90,8 @@ static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (!v->setmaxnreg)
     return no(e, "setmaxnreg", 0, "1", "q of 72 rows and half of their output do not fit equal shares of the registers");
   if (v->n_tiles < 2) return no(e, "n_tiles", v->n_tiles, "2 to 9", "both CTAs of a pair finish rows");
-  if (s->head_dim_v % 256 || s->head_dim_v > 512)
-    return no(e, "v", s->head_dim_v, "256 or 512", "four output warps share half of the dimensions in pairs of 16");
+  if (s->head_dim_v != 128 && s->head_dim_v != 256 && s->head_dim_v != 512)
+    return no(e, "v", s->head_dim_v, "128, 256 or 512", "the output warps share half of the dimensions in pairs of 16");
   if (s->head_dim_qk % 64 || s->head_dim_qk > 576)
     return no(e, "qk", s->head_dim_qk, "a multiple of 64, up to 576", "two CTAs share the dimensions in pairs of 16");
   return DW_OK;

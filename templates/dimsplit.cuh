@@ -13,9 +13,10 @@
 #pragma once
 
 // ---- layout ---------------------------------------------------------------------------------------------------
-constexpr int SCORE_WARPS = 4, OUTPUT_WARPS = 4, SOFTMAX_WARPS = 4, LOADERS = 4;
+constexpr int SCORE_WARPS = 4, SOFTMAX_WARPS = 4, LOADERS = 4;
+constexpr int OUTPUT_WARPS = V > 128 ? 4 : 2;    // at least 32 dimensions each; the others of the four idle
 constexpr int FIRST_OUTPUT_WARP = SCORE_WARPS;
-constexpr int FIRST_SOFTMAX_WARP = FIRST_OUTPUT_WARP + OUTPUT_WARPS;
+constexpr int FIRST_SOFTMAX_WARP = FIRST_OUTPUT_WARP + 4;
 constexpr int FIRST_LOADER_WARP = FIRST_SOFTMAX_WARP + SOFTMAX_WARPS;
 constexpr int THREADS = 512;
 constexpr int OUTPUT_THREADS = OUTPUT_WARPS * 32, SOFTMAX_THREADS = SOFTMAX_WARPS * 32;
@@ -39,7 +40,7 @@ constexpr int OUT_STRIDE = V + 16;               // a query row of finished outp
 constexpr int K_STEPS = QK / 32;
 constexpr int V_EACH = SLOT_V / OUTPUT_WARPS;    // dimensions of one output warp
 constexpr int V_TILES = V_EACH / 16;
-static_assert(V % 256 == 0 && QK % 64 == 0, "halves of 64 bytes; pairs of 16 dimensions an output warp");
+static_assert(V_TILES % 2 == 0 && QK % 64 == 0, "halves of 64 bytes; pairs of 16 dimensions an output warp");
 
 // Byte offsets of the parts of shared memory.
 constexpr int RING = 0;
@@ -457,7 +458,7 @@ DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, Loader &l) {
     else if (warp < SCORING_WARPS) score_loop<-1>(c, q, tail);
   } else if (warp < FIRST_SOFTMAX_WARP) {
     registers_inc<216>();
-    output_role(p, c);
+    if (warp < FIRST_OUTPUT_WARP + OUTPUT_WARPS) output_role(p, c);
   } else if (warp < FIRST_LOADER_WARP) {
     registers_dec<88>();
     softmax_loop(p, c);
