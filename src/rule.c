@@ -252,6 +252,16 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
                       .combine_splits = 8};
 }
 
+// A pair for as many rows as it holds. The rule table does not choose it; --variant and tuning may.
+static dw_variant pair_kernel(const dw_shape *shape) {
+  const int tiles = row_tiles(shape);
+  return (dw_variant){.family = DW_DIMSPLIT,
+                      .n_tiles = dw__ceil_div(tiles, dw__ceil_div(tiles, 9)),
+                      .setmaxnreg = 1,
+                      .combine = DW_COMBINE_MANY,
+                      .combine_splits = 8};
+}
+
 dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_variant *variant, dw_error *e) {
   if (!variant) return dw__no_argument(e, "variant");
   dw_status s = dw_shape_check(shape, e);
@@ -285,13 +295,13 @@ void dw__variant_add_features(dw_variant *v, int features) {
   v->kv_rope |= (features & DW_WITH_KV_ROPE) != 0;
 }
 
-// The kernels of the four kinds of load, each with every way to combine that its rows allow.
+// The kernels of the four kinds of load and the pair, each with every way to combine that its rows allow.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
   if (!variant) return DW_BAD_ARGUMENT;
   const dw_status s = dw_shape_check(shape, NULL);
   if (s != DW_OK) return s;
   static const double loads[] = {0, SHORT_LOAD, MEDIUM_LOAD, LONG_LOAD};
-  dw_variant kernels[DW__COUNT(loads)];
+  dw_variant kernels[DW__COUNT(loads) + 1];
   size_t count = 0;
   for (size_t i = 0; i < DW__COUNT(loads); i++) {
     const load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles_per_sm = loads[i]};
@@ -300,6 +310,7 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
     while (k < count && memcmp(&kernels[k], &v, sizeof v)) k++;
     if (k == count) kernels[count++] = v;
   }
+  if (row_tiles(shape) > 1) kernels[count++] = pair_kernel(shape);
   for (int call = DW_CALL_ANY; call <= DW_CALL_TABLE; call++) {
     for (size_t step = 0; step < DW__COUNT(combines); step++) {
       const bool always_few = combines[step].combine == DW_COMBINE_MANY && combines[step].splits <= FEW_RANGES &&
@@ -307,7 +318,7 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
       for (size_t k = 0; k < count; k++) {
         dw_variant v = kernels[k];
         v.call = call;
-        if (v.family == DW_ROWSPLIT) {
+        if (has_roles(&v)) {
           if (always_few) continue;
           v.combine = combines[step].combine;
           v.combine_splits = combines[step].splits;

@@ -473,7 +473,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   Pair c;
   Loader l;
   c.rank = cluster_rank();
-  const Found f = find_cta(p, c, l);
+  const Start f = find_cta(p, c, l);
   int tiles = 0;
   if (f.work.request >= 0) tiles = take_work(p, f, gridDim.x / 2, blockIdx.x / 2, c);
   if (tiles == 0) {  // as rowsplit

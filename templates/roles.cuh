@@ -185,14 +185,14 @@ DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Out
 // ---- the start of a CTA ---------------------------------------------------------------------------------------
 DEV void init_barriers(smem_addr shared);
 // What there is to do. The first table entries are asked for before that is known, and the mbarriers are ready after the next meeting.
-struct Found {
+struct Start {
   Work guess, work;
   int guess_len;  // kv_len of the request that was guessed
   DEV bool guessed(const dw_params &p) const {  // are the entries the right ones?
     return !window(p) && work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
   }
 };
-DEV Found find_cta(const dw_params &p, Cta &c, Loader &l) {
+DEV Start find_cta(const dw_params &p, Cta &c, Loader &l) {
   c.shared = smem_base();
   const Work guess = guess_work(p);
   if (is_loader(warp_id()) && by_table(p) && guess.request >= 0) {
@@ -201,11 +201,11 @@ DEV Found find_cta(const dw_params &p, Cta &c, Loader &l) {
   }
   const int guess_len = guess_length(p, guess);
   init_barriers(c.shared);
-  return Found{guess, find_work(p, guess, guess_len), guess_len};
+  return Start{guess, find_work(p, guess, guess_len), guess_len};
 }
 // Takes that on for row group `group` of `groups`; the row tiles of it. In one function with find_cta, or with a return in its middle,
 // the compiler no longer sees that warps do not diverge (spills).
-DEV int take_work(const dw_params &p, const Found &f, int groups, int group, Cta &c) {
+DEV int take_work(const dw_params &p, const Start &f, int groups, int group, Cta &c) {
   c.request = load_request(p, f.work.request, f.work.request == f.guess.request ? f.guess_len : ldg_nc_s32(p.kv_len + f.work.request));
   c.tiles = find_tiles(p, f.work, c.request.total, window_tile(p, c.request));
   c.slot = f.work.share.first_slot + f.work.range;

@@ -381,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   if (p.early_launch) grid_dependents_launch();
   Cta c;
   Loader l;
-  const Found f = find_cta(p, c, l);
+  const Start f = find_cta(p, c, l);
   int tiles = 0;
   if (f.work.request >= 0) tiles = take_work(p, f, gridDim.x, blockIdx.x, c);
   if (tiles == 0) {  // the kernel after the next relies on this one to have waited for the one before
