@@ -112,7 +112,8 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
-// ROWSPLIT, the tensor-core kernel, keeps the results of KV ranges as fp16 until they are merged. With fp16 KV that holds all there is.
+// ROWSPLIT and DIMSPLIT, the tensor-core kernels, keep the results of KV ranges as fp16 until they are merged. With fp16 KV that holds
+// all there is.
 // With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
 // Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
 typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_DIMSPLIT } dw_family;

@@ -411,8 +411,8 @@ DEV void output_tile(const Pair &c, bool first, bool last, const Turn<SLOTS> &ri
     for (int h = 0; h < 2; h++)
 #pragma unroll
       for (int m = 0; m < V_TILES; m++) mma_kv(out.o[m][t], a[h][m], b[h]);
+    if (t == 0) ring.arrive(c.shared + BAR_EMPTY);  // all of V is in registers
   }
-  ring.arrive(c.shared + BAR_EMPTY);
   weights.arrive(c.shared + BAR_WEIGHTS_EMPTY);
   sync_warp();
   if (lane_id() == 0 && !last) mbarrier_arrive_remote_relaxed(c.peer + BAR_WEIGHTS_EMPTY + weights.at * 8);
