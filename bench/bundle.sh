@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bundle.sh OUT [PLAN]: a folder that runs on another x86-64 Linux machine with a GPU and nothing of ours installed: the command
 # with the libraries it needs beside it, and a cache with every cubin that PLAN (bench/plan.txt) asks for, so that nothing is
-# compiled there. TARGET=90 names the device class. Start it as OUT/draftwood, or run the whole plan with OUT/run RESULTS.
+# compiled there; none with /dev/null for PLAN. TARGET=90 names the device class. Start it as OUT/draftwood, or run the whole plan with OUT/run RESULTS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:?usage: bench/bundle.sh OUT [PLAN]}
@@ -77,7 +77,7 @@ cp "$plan" "$out/plan.txt"
 build() { "$out/draftwood" "$@" --build-only >/dev/null; }
 export -f build
 export out
-{
+[ ! -s "$out/plan.txt" ] || {
   grep '^bench' "$plan"
   if grep -q -- '--suite --quick' "$plan"; then echo "verify --suite --quick --target $target"; fi
   if grep -v -- '--quick' "$plan" | grep -- '--suite' >/dev/null; then

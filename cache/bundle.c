@@ -108,6 +108,15 @@ static bool is_text(const char *bytes, size_t capacity) {
   return length && length < capacity && is_zero(bytes + length, capacity - length);
 }
 
+// As in "sm_120f": it becomes part of names of files.
+static bool is_target(const char *bytes) {
+  for (size_t i = 0; i < 16 && bytes[i]; i++) {
+    bool fine = (bytes[i] >= 'a' && bytes[i] <= 'z') || (bytes[i] >= '0' && bytes[i] <= '9') || bytes[i] == '_';
+    if (!fine) return false;
+  }
+  return is_text(bytes, 16);
+}
+
 // Limits first: the sums cannot overflow after them.
 static dw_status read_header(const char *bytes, uint64_t size, dw__bundle_layout *at, dw__bundle_facts *facts,
                              const char **why) {
@@ -141,7 +150,7 @@ static bool lies_in(uint64_t offset, uint64_t size, uint64_t begin, uint64_t end
 
 static dw_status check_item(const dw__bundle *bundle, const char *item, const char **why) {
   uint64_t metadata = dw__get(item + 152, 8), packed = dw__get(item + 168, 8), cubin = dw__get(item + 176, 8);
-  if (!is_text(item + 128, 16)) return bad(why, "the target of an entry is damaged");
+  if (!is_target(item + 128)) return bad(why, "the target of an entry is damaged");
   if (!lies_in(dw__get(item + 144, 8), metadata, bundle->at.metadata, bundle->at.packed) || metadata > DW__METADATA_MOST)
     return bad(why, "the metadata of an entry is out of range");
   if (!lies_in(dw__get(item + 160, 8), packed, bundle->at.packed, bundle->at.size) || !packed ||

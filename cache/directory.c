@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -19,16 +20,20 @@
 
 // ---- faults ---------------------------------------------------------------------------------------------------
 
+// A path without end must not push the reason out of the text.
+enum { PATH_SHOWN = 500 };
+static const char *dots(const char *path) { return strlen(path) > PATH_SHOWN ? "..." : ""; }
+
 static void fault_system(dw__fault *fault, const char *path, int error) {
   fault->kind = error == ENOENT ? DW__FAULT_ABSENT : error == ENOMEM ? DW__FAULT_MEMORY : DW__FAULT_SYSTEM;
   fault->error = error;
-  snprintf(fault->text, sizeof fault->text, "%s: %s", path, strerror(error));
+  snprintf(fault->text, sizeof fault->text, "%.*s%s: %s", PATH_SHOWN, path, dots(path), strerror(error));
 }
 
 static void fault_unsafe(dw__fault *fault, const char *path, const char *text) {
   fault->kind = DW__FAULT_UNSAFE;
   fault->error = 0;
-  snprintf(fault->text, sizeof fault->text, "%s %s", path, text);
+  snprintf(fault->text, sizeof fault->text, "%.*s%s %s", PATH_SHOWN, path, dots(path), text);
 }
 
 // ---- the rules ------------------------------------------------------------------------------------------------
@@ -283,6 +288,12 @@ static bool random_name(char name[65]) {
   return true;
 }
 
+// Where files may grow to a size at most (setrlimit), one byte more would end the host by a signal.
+static int refuse_size(size_t size) {
+  struct rlimit most;
+  return !getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur != RLIM_INFINITY && size > most.rlim_cur ? EFBIG : 0;
+}
+
 bool dw__directory_write(int temporary, int directory, const char *name, bool shared, const char *bytes, size_t size,
                          dw__fault *fault) {
   char aside[65];
@@ -290,7 +301,8 @@ bool dw__directory_write(int temporary, int directory, const char *name, bool sh
   int fd = random_name(aside) ? openat(temporary, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
   int error = fd < 0 ? errno : 0;
   if (!error) {
-    error = dw__fd_write(fd, bytes, size);
+    error = refuse_size(size);
+    if (!error) error = dw__fd_write(fd, bytes, size);
     if (!error && shared && fchmod(fd, 0640)) error = errno;
     if (!error) error = sync_file(fd);
     if (close(fd) && !error) error = errno;  // network filesystems report a full disk here
@@ -313,8 +325,10 @@ int dw__directory_lock_file(int directory, const char *name, bool shared, dw__fa
     open_fault(directory, name, name, errno, fault);
     return -1;
   }
-  // The umask may have taken the group's right to lock.
+  // The umask may have taken the group's right to lock. A file that has another name, or content, is none that we made: somebody of the
+  // group may have put it here to have its mode changed.
   bool ours = shared && !fstat(fd, &status) && status.st_uid == geteuid() && (status.st_mode & 0777) != 0660;
+  ours = ours && S_ISREG(status.st_mode) && status.st_nlink == 1 && status.st_size == 0;
   if ((ours && fchmod(fd, 0660)) || !is_safe(fd, S_IFREG, name, shared, fault)) {
     close(fd);
     return -1;

@@ -129,6 +129,7 @@ struct dw__cache {
   int slots;                     // compiles at once on this host
   int failure_seconds;           // how long a failed compile is believed
   atomic_uint_fast64_t written;  // bytes since the directory was last measured
+  atomic_bool swept;             // old files in tmp/ have been removed
   dw__warn_fn warn;
   void *warn_user;
   atomic_uint warned;

@@ -360,6 +360,9 @@ static uint64_t estimate_bytes(dw__cache *cache, const dw__digest *build) {
 void dw__trim_after(dw__cache *cache, const dw__digest *build, uint64_t written) {
   uint64_t since = atomic_fetch_add(&cache->written, written) + written;
   dw__lock lock;
+  dw__fault fault;
+  // What killed processes left is in no estimate. Looked at once, by the first publish.
+  if (!atomic_exchange(&cache->swept, true)) clear_temporary(cache, &fault);
   if (since < cache->limit / 64 || estimate_bytes(cache, build) <= cache->limit) return;
   if (dw__lock_trim(cache, &lock) == DW__BUSY) return;
   atomic_store(&cache->written, 0);

@@ -1,8 +1,9 @@
 // Variant -> source. A render is two steps: Lua runs the template and gives numbered lines (engine.lua says how), then the
 // lines and the plain files they include become one text with #line marks.
 //
-// A dw__gen never changes after dw__gen_open: all files are in memory and every render has a Lua state of its own, so renders
-// need no lock and touch no file. All of Lua runs under one lua_pcall; its memory and instructions are counted.
+// All files are read by dw__gen_open, and every render has a Lua state of its own, so renders need no lock and touch no file. What
+// changes later is the table of Lua's functions, filled once, by the first render: where every kernel comes from a bundle, Lua need
+// not be there. All of Lua runs under one lua_pcall; its memory and instructions are counted.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -12,6 +13,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <locale.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +49,8 @@ typedef struct source_file {
 } source_file;
 
 struct dw__gen {
+  pthread_mutex_t loading;  // of Lua
+  atomic_bool loaded;
   dw__lua lua;
   source_file *files;  // sorted by name
   size_t count;
@@ -164,6 +169,7 @@ dw_status dw__gen_open(const char *template_dir, dw__gen **gen, dw_error *error)
   dw__gen *made = dw__calloc(1, sizeof *made);
   *gen = NULL;
   if (!made) return out_of_memory(error);
+  pthread_mutex_init(&made->loading, NULL);
   dw_status status = add_embedded(made, !template_dir, error);
   if (!status && template_dir) status = add_dir(made, template_dir, error);
   if (!status) status = check_files(made, error);
@@ -171,7 +177,6 @@ dw_status dw__gen_open(const char *template_dir, dw__gen **gen, dw_error *error)
     qsort(made->files, made->count, sizeof *made->files, by_name);
     status = make_digest(made, error);
   }
-  if (!status) status = dw__lua_open(&made->lua, error);
   if (status) dw__gen_close(made);
   else *gen = made;
   return status;
@@ -185,8 +190,18 @@ void dw__gen_close(dw__gen *gen) {
     dw__release((void *)gen->files[i].data);
   }
   dw__release(gen->files);
-  dw__lua_close(&gen->lua);
+  if (atomic_load(&gen->loaded)) dw__lua_close(&gen->lua);
+  pthread_mutex_destroy(&gen->loading);
   dw__release(gen);
+}
+
+dw_status dw__gen_load(dw__gen *gen, dw_error *error) {
+  if (atomic_load_explicit(&gen->loaded, memory_order_acquire)) return DW_OK;
+  pthread_mutex_lock(&gen->loading);
+  dw_status status = atomic_load(&gen->loaded) ? DW_OK : dw__lua_open(&gen->lua, error);
+  if (!status) atomic_store_explicit(&gen->loaded, true, memory_order_release);
+  pthread_mutex_unlock(&gen->loading);
+  return status;
 }
 
 dw_status dw__gen_digest(dw__gen *gen, dw__digest *digest, dw_error *error) {
@@ -583,6 +598,7 @@ dw_status dw__gen_render(dw__gen *gen, const char *name, const dw__gen_param *pa
   *source = NULL;
   dw_status status = check_params(params, count, error);
   if (!status) status = find_template(gen, name, &r.file, error);
+  if (!status) status = dw__gen_load(gen, error);
   if (status) return status;
   dw__gen_param *sorted = sorted_params(params, count);
   r.params = sorted;

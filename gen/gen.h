@@ -6,10 +6,12 @@
 
 typedef struct dw__gen dw__gen;
 
-// template_dir NULL: the templates embedded in the library. Opening loads Lua (see gen/lua_api.h) but runs nothing.
-// A dw__gen may be used from several threads; renders are serialised or use a state each.
+// template_dir NULL: the templates embedded in the library. Lua (see gen/lua_api.h) is left to the first render.
+// A dw__gen may be used from several threads.
 dw_status dw__gen_open(const char *template_dir, dw__gen **gen, dw_error *error);
 void dw__gen_close(dw__gen *gen);
+// Loads Lua now. DW_NOT_FOUND says where it was looked for; a later call looks anew.
+dw_status dw__gen_load(dw__gen *gen, dw_error *error);
 
 // One parameter a template may read, by name.
 typedef struct dw__gen_param {
@@ -20,7 +22,7 @@ typedef struct dw__gen_param {
 
 // Renders template `name` ("verify" -> templates/verify.cu.lua) into one self-contained text: plain #include lines for files
 // under templates/ are replaced by the files' text, once each, with #line marks that name template file and line.
-// Free with dw__release. Errors are DW_TEMPLATE with "<file>:<line>: ..." in the message.
+// Free with dw__release. Errors are those of dw__gen_load, or DW_TEMPLATE with "<file>:<line>: ..." in the message.
 dw_status dw__gen_render(dw__gen *gen, const char *name, const dw__gen_param *params, size_t count, char **source, size_t *size,
                          dw_error *error);
 

@@ -25,6 +25,15 @@ static int width_of(const spoiler *s) { return s->args->width ? s->args->width :
 static int rope_of(const spoiler *s) { return s->shape->head_dim_qk - s->shape->head_dim_v; }
 static int q_part(const spoiler *s) { return s->args->q_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
 static int kv_part(const spoiler *s) { return s->args->kv_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
+static int kv_bytes(const spoiler *s) { return (int)dw__dtype_size(s->shape->kv); }
+static bool is_gqa(const spoiler *s) { return s->shape->attention == DW_GQA; }
+// Tokens as the strides say or leave it.
+static int64_t kv_token(const spoiler *s) {
+  return dw__or_else(s->args->kv_token_stride, s->shape->kv_heads * dw__or_else(s->args->kv_head_stride, kv_part(s)));
+}
+static int64_t v_token(const spoiler *s) {
+  return dw__or_else(s->args->v_token_stride, s->shape->kv_heads * dw__or_else(s->args->v_head_stride, s->shape->head_dim_v));
+}
 static bool by_table(const spoiler *s) { return s->args->addressing == DW_BLOCK_TABLE; }
 static bool has_matrix(const spoiler *s) {
   return s->args->mask_kind == DW_MASK_BYTES_QLEN || s->args->mask_kind == DW_MASK_BIAS_F32;
@@ -54,10 +63,12 @@ static bool shift(const spoiler *s, const void *pointer, void *field, int align)
 BOTH(q, 16, true)
 BOTH(out, 16, true)
 BOTH(kv, 16, true)
+BOTH(v, 16, is_gqa(s))
 BOTH(kv_len, 4, true)
 SHIFTED(lse, 4, true)
 SHIFTED(q_rope, 16, true)
 SHIFTED(kv_rope, 16, true)
+SHIFTED(kv_scale, 4, true)
 SHIFTED(qo_indptr, 4, true)
 SHIFTED(positions, 4, true)
 SHIFTED(sinks, 4, true)
@@ -93,12 +104,17 @@ STRIDE(q_row_stride, q_part(s), 2, true)
 STRIDE(q_head_stride, q_part(s), 2, true)
 STRIDE(out_row_stride, s->shape->head_dim_v, (int)dw__dtype_size(s->shape->out), true)
 STRIDE(out_head_stride, s->shape->head_dim_v, (int)dw__dtype_size(s->shape->out), true)
-STRIDE(kv_token_stride, kv_part(s), 2, true)
-STRIDE(kv_page_stride, s->shape->page *dw__or_else(s->args->kv_token_stride, kv_part(s)), 2, true)
+STRIDE(kv_token_stride, kv_part(s), kv_bytes(s), true)
+STRIDE(kv_page_stride, s->shape->page *kv_token(s), kv_bytes(s), true)
+STRIDE(kv_head_stride, kv_part(s), kv_bytes(s), is_gqa(s))
+STRIDE(v_token_stride, s->shape->head_dim_v, kv_bytes(s), is_gqa(s))
+STRIDE(v_page_stride, s->shape->page *v_token(s), kv_bytes(s), is_gqa(s))
+STRIDE(v_head_stride, s->shape->head_dim_v, kv_bytes(s), is_gqa(s))
 STRIDE(q_rope_row_stride, rope_of(s), 2, s->args->q_rope)
 STRIDE(q_rope_head_stride, rope_of(s), 2, s->args->q_rope)
-STRIDE(kv_rope_token_stride, rope_of(s), 2, s->args->kv_rope)
-STRIDE(kv_rope_page_stride, s->shape->page *dw__or_else(s->args->kv_rope_token_stride, rope_of(s)), 2, s->args->kv_rope)
+STRIDE(kv_rope_token_stride, rope_of(s), kv_bytes(s), s->args->kv_rope)
+STRIDE(kv_rope_page_stride, s->shape->page *dw__or_else(s->args->kv_rope_token_stride, rope_of(s)), kv_bytes(s),
+       s->args->kv_rope)
 
 static bool less(const spoiler *s, int64_t *stride, int64_t smallest) {
   *stride = smallest > 1 && below(s, 2) ? smallest - 1 : -1;
@@ -210,6 +226,15 @@ static bool kv_rope_without_code(const spoiler *s) {
   return lacks(s, DW_WITH_KV_ROPE);
 }
 
+static bool scale_of_unscaled(const spoiler *s) {
+  s->args->kv_scale = (const float *)s->args->kv;
+  return s->shape->kv != DW_E4M3;
+}
+static bool scale_of_v(const spoiler *s) {
+  s->args->v_scale = (const float *)s->args->kv;
+  return s->shape->attention == DW_MLA;
+}
+
 // ---- contradictions -------------------------------------------------------------------------------------------
 
 static bool slots_with_table(const spoiler *s) {
@@ -238,6 +263,18 @@ static bool rope_of_nothing(const spoiler *s) {
   s->args->q_rope = s->args->q;
   return true;
 }
+static bool values_of_records(const spoiler *s) {
+  s->args->v = s->args->kv;
+  return !is_gqa(s);
+}
+// A token's heads would lie on those of the next one.
+static bool tokens_among_heads(const spoiler *s) {
+  const int64_t head = dw__or_else(s->args->v_head_stride, s->shape->head_dim_v), page = s->shape->page;
+  if (!is_gqa(s) || page == 1 || s->shape->kv_heads == 1) return false;
+  s->args->v_head_stride = head;
+  s->args->v_token_stride = head;
+  return true;
+}
 static bool csr_for_a_table_kernel(const spoiler *s) {
   s->args->addressing = DW_CSR;
   return s->plan->call == DW_CALL_TABLE;
@@ -261,10 +298,12 @@ static const way ways[] = {
   NULL_AND_SHIFT(q),
   NULL_AND_SHIFT(out),
   NULL_AND_SHIFT(kv),
+  NULL_AND_SHIFT(v),
   NULL_AND_SHIFT(kv_len),
   {"lse", "misaligned", shift_lse},
   {"q_rope", "misaligned", shift_q_rope},
   {"kv_rope", "misaligned", shift_kv_rope},
+  {"kv_scale", "misaligned", shift_kv_scale},
   {"qo_indptr", "misaligned", shift_qo_indptr},
   {"positions", "misaligned", shift_positions},
   {"sinks", "misaligned", shift_sinks},
@@ -282,6 +321,10 @@ static const way ways[] = {
   BAD_STRIDE(out_head_stride),
   BAD_STRIDE(kv_token_stride),
   BAD_STRIDE(kv_page_stride),
+  BAD_STRIDE(kv_head_stride),
+  BAD_STRIDE(v_token_stride),
+  BAD_STRIDE(v_page_stride),
+  BAD_STRIDE(v_head_stride),
   BAD_STRIDE(q_rope_row_stride),
   BAD_STRIDE(q_rope_head_stride),
   BAD_STRIDE(kv_rope_token_stride),
@@ -317,6 +360,10 @@ static const way ways[] = {
   {"soft_cap", "for a kernel without", cap_without_code},
   {"q_rope", "for a kernel without", q_rope_without_code},
   {"kv_rope", "for a kernel without", kv_rope_without_code},
+  {"kv_scale", "for KV that has none", scale_of_unscaled},
+  {"v_scale", "of a record", scale_of_v},
+  {"v", "for MLA", values_of_records},
+  {"v_token_stride", "heads of two tokens in one place", tokens_among_heads},
   {"addressing", "CSR for a kernel of call=table", csr_for_a_table_kernel},
   {"lengths_include_drafts", "0 for a kernel of call=table", prefix_for_a_table_kernel},
   {"qo_indptr", "for a kernel of call=table", rows_for_a_table_kernel},

@@ -1,5 +1,6 @@
 // Bundles in front of a context's cache: those that the host adds, and those that $DRAFTWOOD_BUNDLES names.
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,12 +67,15 @@ dw_status dw_bundle_add_memory(dw_ctx *ctx, const void *data, size_t size, const
 
 // ---- $DRAFTWOOD_BUNDLES ---------------------------------------------------------------------------------------
 
+static void leave_out(dw_ctx *ctx, const char *path, const char *why) {
+  char text[900];
+  snprintf(text, sizeof text, "DRAFTWOOD_BUNDLES: %.200s is left out: %s", path, why);
+  dw__ctx_warn(ctx, text);
+}
+
 static void add_or_warn(dw_ctx *ctx, const char *path) {
   dw_error error = {0};
-  if (!dw_bundle_add_file(ctx, path, NULL, &error)) return;
-  char text[900];
-  snprintf(text, sizeof text, "DRAFTWOOD_BUNDLES: %.200s is left out: %s", path, error.message);
-  dw__ctx_warn(ctx, text);
+  if (dw_bundle_add_file(ctx, path, NULL, &error)) leave_out(ctx, path, error.message);
   dw_error_clear(&error);
 }
 
@@ -85,6 +89,7 @@ static int by_name(const struct dirent **a, const struct dirent **b) { return st
 static void add_folder(dw_ctx *ctx, const char *folder) {
   struct dirent **files;
   int count = scandir(folder, &files, is_bundle, by_name);
+  if (count <= 0) leave_out(ctx, folder, count ? strerror(errno) : "it holds no file *.dwb");
   for (int i = 0; i < count; i++) {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name) < (int)sizeof path) add_or_warn(ctx, path);
@@ -101,10 +106,12 @@ void dw__bundles_from_environment(dw_ctx *ctx) {
     char path[4096];
     struct stat status;
     size_t size = strcspn(list, ":");
+    if (size >= sizeof path) leave_out(ctx, list, "the name is too long");
     if (size && size < sizeof path) {
       memcpy(path, list, size);
       path[size] = 0;
       if (stat(path, &status) || !S_ISDIR(status.st_mode)) add_or_warn(ctx, path);
+      else if (status.st_mode & S_IWOTH) leave_out(ctx, path, "everybody can put files there, and a cubin is code");
       else add_folder(ctx, path);
     }
     list += size + (list[size] == ':');

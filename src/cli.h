@@ -102,7 +102,7 @@ typedef struct cli_wanted {
   cli_list widths, pages;
   const char *targets, *limits, *variant, *shard_text;
   const char *misses;  // a file of dw_miss_list's lines
-  bool all_variants, all_presets, companions;
+  bool all_variants, all_presets, companions, release;
   int batch, kv_len, call, jobs;
   cli_shard shard;
 } cli_wanted;
@@ -141,6 +141,8 @@ typedef struct cli_jobs {
   cli_job *list;
   size_t count, capacity;
   int companions[16], companion_count;  // targets whose companion kernels are asked for, by the first shard alone
+  size_t shapes, left_out;              // of the presets, with widths and pages; those that no kernel serves yet
+  bool may_leave_out;                   // while presets are added
 } cli_jobs;
 // The shard's part of what options and argv[1] to argv[argc - 1] ask for. CLI_GO_ON, or what is wrong has been said.
 int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc, char **argv);
@@ -160,7 +162,7 @@ typedef struct cli_problem {
   bool overlap;      // the call may start while the kernel before it runs
   bool prefix_only;  // lengths without the drafts
   int window;
-  double soft_cap;
+  double soft_cap, kv_scale;
   bool mask_shared, positions, sinks, q_rope, kv_rope, drafts_elsewhere, strided;  // as in dw__problem_spec
   bool sanitize;
 } cli_problem;

@@ -22,14 +22,15 @@ typedef struct asked {
   const char *variants, *limits, *record, *commit;
   cli_list lengths, batches, widths, heads, pages, ragged, slots;
   int mask, addressing, order, reps, calls, pool, split_tokens, declared, seed, device;
-  int window, sinks, q_rope, kv_rope;
+  int window, sinks, q_rope, kv_rope, planes;
   double soft_cap;
-  bool sweep, warm, chain, check, json, build_only, ceilings, any_call;
+  bool sweep, warm, chain, check, json, build_only, ceilings, any_call, read_only;
   cli_noted noted;
 } asked;
 
 // One variant of a problem, with its measurements.
 typedef struct contender {
+  bool reads;  // no kernel of ours: a launch that only reads the same KV by the same tables
   dw_variant variant;
   int slots;  // KV ranges a request asked for; 0: the rule's
   dw__plan plan;
@@ -49,7 +50,7 @@ typedef struct problem {
   bool ragged;
   dw_bounds bounds;
   int calls;
-  double kv_bytes, flops;
+  double tokens, kv_bytes, flops;
 } problem;
 
 typedef struct bench {
@@ -72,11 +73,13 @@ typedef struct bench {
 // Rows are not padded; the drafts' own columns are left out of the operations, as in the peers' figures.
 static void count_work(problem *p) {
   const dw_shape *shape = &p->shape;
-  p->kv_bytes = p->flops = 0;
+  const int own_v = shape->attention == DW_GQA ? shape->head_dim_v : 0;  // MLA's is a part of the record
+  p->tokens = p->flops = 0;
   for (int b = 0; b < p->batch; b++) {
-    p->kv_bytes += ((double)p->prefix[b] + shape->width) * shape->head_dim_qk * 2;
+    p->tokens += (double)p->prefix[b] + shape->width;
     p->flops += 2.0 * shape->width * shape->heads * p->prefix[b] * (shape->head_dim_qk + shape->head_dim_v);
   }
+  p->kv_bytes = p->tokens * shape->kv_heads * (shape->head_dim_qk + own_v) * (double)dw__dtype_size(shape->kv);
 }
 
 static int longest(const problem *p) {
@@ -124,6 +127,7 @@ static dw_status prepare(const contender *c, const dw__plan_kernel *planned, dw_
 }
 
 static dw_status load(const bench *b, const problem *p, contender *c, dw_error *error) {
+  if (c->reads) return DW_OK;
   dw_status status = dw__plan_make(&p->shape, &c->variant, &p->bounds, &c->plan, error);
   if (status) return status;
   override_ranges(&c->plan, &p->bounds, c->slots);
@@ -169,13 +173,25 @@ static dw_status call(const bench *b, const problem *p, const contender *c, cons
   return status;
 }
 
+static dw_status read_kv(const bench *b, const problem *p, contender *c, const dw_args *args, void *stream, dw_error *error) {
+  const int most_tokens = longest(p) + p->shape.width;
+  dw_tool_gather_params params = {.call = dw__gpu_oracle_params(&p->shape, args, most_tokens),
+                                  .sink = dw__gpu_tools_sink(b->tools),
+                                  .most_tokens = most_tokens};
+  const unsigned blocks = 2 * (unsigned)p->bounds.sm_count;
+  void *list[] = {&params};
+  c->launches[0] = dw__gpu_tool_launch(b->tools, DW__TOOL_GATHER, blocks, 1, 1);
+  c->plan.kernels[0] = (dw__plan_kernel){.grid = {blocks, 1, 1}};
+  return dw__driver_launch(dw__gpu_driver(b->gpu), &c->launches[0], list, stream, error);
+}
+
 static dw_status capture(const bench *b, const problem *p, contender *c, const dw__gpu_problem *data, dw_error *error) {
   void *side;
   dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
   if (status) return status;
   for (int i = 0; i < p->calls && !status; i++) {
     dw_args args = dw__gpu_problem_args(data, b->want->warm ? 0 : i);
-    status = call(b, p, c, &args, side, error);
+    status = c->reads ? read_kv(b, p, c, &args, side, error) : call(b, p, c, &args, side, error);
   }
   if (!status) return dw__gpu_capture_end(b->gpu, &c->graph, error);
   dw__gpu_capture_drop(b->gpu);
@@ -245,6 +261,8 @@ double cli_quantile(double *values, int n, double q) {
   return below + 1 < n ? values[below] + (at - below) * (values[below + 1] - values[below]) : values[n - 1];
 }
 
+#define READ_ONLY "read only"
+
 // ---- results --------------------------------------------------------------------------------------------------
 
 typedef struct result {
@@ -253,7 +271,6 @@ typedef struct result {
 
 static result summarise(const bench *b, const problem *p, contender *c, double mhz) {
   result r = {0};
-  double tokens = p->kv_bytes / p->shape.head_dim_qk / 2;
   r.us = cli_quantile(c->us, b->want->reps, 0.5);
   r.p10 = cli_quantile(c->us, b->want->reps, 0.1);
   r.p90 = cli_quantile(c->us, b->want->reps, 0.9);
@@ -262,14 +279,15 @@ static result summarise(const bench *b, const problem *p, contender *c, double m
   r.floor = floor_us(b, p);
   const unsigned *grid = c->plan.kernels[0].grid;
   double ctas = (double)grid[0] * grid[1] * grid[2], sms = dw__gpu_device(b->gpu)->sm_count;
-  r.clocks = tokens > 0 ? r.us * mhz * (ctas < sms ? ctas : sms) / tokens : 0;
+  r.clocks = p->tokens > 0 ? r.us * mhz * (ctas < sms ? ctas : sms) / p->tokens : 0;
   return r;
 }
 
 static void name_problem(const problem *p, char *text, size_t n) {
-  char prefix[32];
+  char prefix[32], heads[32] = "";
+  if (p->shape.attention == DW_GQA) snprintf(heads, sizeof heads, "/%dx%d", p->shape.kv_heads, p->shape.head_dim_qk);
   snprintf(prefix, sizeof prefix, p->ragged ? "ragged<=%d" : "%d", longest(p));
-  snprintf(text, n, "h=%d t=%d p=%d B=%d %s", p->shape.heads, p->shape.width, p->shape.page, p->batch, prefix);
+  snprintf(text, n, "h=%d%s t=%d p=%d B=%d %s", p->shape.heads, heads, p->shape.width, p->shape.page, p->batch, prefix);
 }
 
 static void print_head(const bench *b) {
@@ -282,6 +300,7 @@ static void print_row(const problem *p, const contender *c, const result *r) {
   char name[80], variant[DW_TEXT_MAX], grid[32], error[24] = "-";
   name_problem(p, name, sizeof name);
   cli_variant_text(&c->variant, variant);
+  if (c->reads) snprintf(variant, sizeof variant, "%s", READ_ONLY);
   snprintf(grid, sizeof grid, "%dx%d", c->plan.groups, c->plan.all_ranges);
   if (c->rel_err >= 0) snprintf(error, sizeof error, "%.2e", c->rel_err);
   printf("%-34s %-52s %9s %9.2f %9.2f %9.2f %7.0f %7.1f %8.2f %6.2f %9s\n", name, variant, grid, r->us, r->p10, r->p90, r->gbs,
@@ -302,11 +321,12 @@ static json_t *result_json(const bench *b, const problem *p, const contender *c,
   char shape[DW_TEXT_MAX], variant[DW_TEXT_MAX];
   dw_shape_print(&p->shape, shape, sizeof shape);
   dw_variant_print(&c->variant, variant, sizeof variant);
+  if (c->reads) snprintf(variant, sizeof variant, "%s", READ_ONLY);
   json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->want->noted.date, "board",
-                          dw__gpu_device(b->gpu)->name, "driver", b->driver, "nvrtc", c->cubin->compiler, "commit",
-                          b->want->commit, "command", b->want->noted.command, "impl", "draftwood");
+                          dw__gpu_device(b->gpu)->name, "driver", b->driver, "nvrtc", c->cubin ? c->cubin->compiler : "",
+                          "commit", b->want->commit, "command", b->want->noted.command, "impl", "draftwood");
   json_object_set_new(row, "shape", json_string(shape));
-  json_object_set_new(row, "target", json_string(c->cubin->target));
+  json_object_set_new(row, "target", json_string(c->cubin ? c->cubin->target : ""));
   json_object_set_new(row, "variant", json_string(variant));
   json_object_set_new(row, "batch", json_integer(p->batch));
   json_object_set_new(row, "prefix", prefix_json(p));
@@ -388,6 +408,7 @@ static dw_status list_contenders(const asked *want, const problem *p, contender 
   dw_variant variant;
   dw_status status = DW_OK;
   *count = 0;
+  if (want->read_only) list[(*count)++] = (contender){.reads = true, .rel_err = -1};
   if (want->variants) return list_named(want, &p->shape, list, count, error);
   if (want->sweep) {
     for (size_t i = 0; !status && dw_variant_enumerate(&p->shape, i, &variant) == DW_OK; i++)
@@ -428,8 +449,10 @@ static dw_status make_data(const bench *b, const problem *p, dw__gpu_problem **d
     .lengths_include_drafts = 1,
     .shuffle = orders[b->want->order],
     .q_scale = 1,
+    .stored_scale = p->shape.kv == DW_E4M3 ? 0.25f : 0,
     .q_rope = b->want->q_rope,
     .kv_rope = b->want->kv_rope,
+    .planes = (dw__planes)b->want->planes,
     .window = b->want->window,
     .soft_cap = (float)b->want->soft_cap,
     .sinks = b->want->sinks,
@@ -446,7 +469,7 @@ static bool is_fatal(dw_status status) { return status == DW_DRIVER || status ==
 
 static dw_status ready(bench *b, const problem *p, contender *c, dw__gpu_problem *data) {
   dw_status status = capture(b, p, c, data, &c->error);
-  if (!status && b->want->check) status = check(b, p, c, data, &c->error);
+  if (!status && b->want->check && !c->reads) status = check(b, p, c, data, &c->error);
   if (!status) status = warm_up(b, c, &c->error);
   return status;
 }
@@ -685,6 +708,8 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"sinks", NULL, CLI_FLAG, &want.sinks, 0, 0, "a sink for each head"},
     {"q-rope", NULL, CLI_FLAG, &want.q_rope, 0, 0, "the last elements of q lie apart"},
     {"kv-rope", NULL, CLI_FLAG, &want.kv_rope, 0, 0, "the last elements of the KV's tokens lie in another pool"},
+    {"planes", "apart|by-head|in-token|in-page", CLI_WORD, &want.planes, 0, 0,
+     "GQA: K and V in pools of their own, or heads before tokens, or a token's or page's V behind its K (apart)"},
     {"addressing", "auto|csr|table", CLI_WORD, &want.addressing, 0, 0, "auto: csr for page 1, table for larger ones"},
     {"any-call", NULL, CLI_FLAG, &want.any_call, 0, 0, "kernels that serve every form of call, also where a table would do"},
     {"variants", "'TEXT TEXT...'", CLI_TEXT, &want.variants, 0, 0,
@@ -697,6 +722,7 @@ int cli_bench(const cli_command *self, int argc, char **argv) {
     {"limits", "native|sm_120", CLI_TEXT, &want.limits, 0, 0, "resources (sm_120 on other GPUs, unless the shape says)"},
     {"warm", NULL, CLI_FLAG, &want.warm, 0, 0, "the same KV in every call, so that the L2 may hold it"},
     {"chain", NULL, CLI_FLAG, &want.chain, 0, 0, "calls may overlap the one before them (overlap_prologue)"},
+    {"read-only", NULL, CLI_FLAG, &want.read_only, 0, 0, "in turns with a launch that only reads the KV, by the same tables"},
     {"reps", "N", CLI_INT, &want.reps, 7, REPS_MAX, "timed replays (11)"},
     {"calls", "N", CLI_INT, &want.calls, 1, CALLS_MAX, "calls a graph (so many that 400 MB of KV are read, 6 at least)"},
     {"page-order", "random|ascending|descending", CLI_WORD, &want.order, 0, 0, "of pages in the pool (random)"},

@@ -99,6 +99,13 @@ const char *cli_bundle_text(const json_t *entry, const char *key) {
   return text ? text : "?";
 }
 
+// Our own texts have nothing to escape. What has may be meant for the terminal that shows it.
+static bool is_plain(const char *text) {
+  for (; *text; text++)
+    if (*text < ' ' || *text > '~' || *text == '\\') return false;
+  return true;
+}
+
 json_t *cli_bundle_entry(const dw__bundle *bundle, size_t i, bool with_cubin, dw_error *error) {
   char request[65], build[65];
   dw__bundle_item item;
@@ -107,7 +114,7 @@ json_t *cli_bundle_entry(const dw__bundle *bundle, size_t i, bool with_cubin, dw
   dw__bundle_item_at(bundle, i, &item);
   dw__hex(&item.request, request);
   dw__hex(&item.build, build);
-  json_t *object = json_loads(entry.metadata, 0, NULL);
+  json_t *object = is_plain(entry.metadata) ? json_loads(entry.metadata, 0, NULL) : NULL;
   dw__entry_free(&entry);
   if (!json_is_object(object)) {
     json_decref(object);

@@ -84,21 +84,23 @@ static int name_output(const char *pattern, const cli_shard *shard, bool automat
 
 // ---- the report -----------------------------------------------------------------------------------------------
 
-static void report(const maker *make, const char *path, size_t bytes, double ms, bool json) {
+static void report(const maker *make, const cli_jobs *all, const char *path, size_t bytes, double ms, bool json) {
   dw_stats stats;
   struct rusage usage;
   dw_stats_get(make->ctx, &stats);
   getrusage(RUSAGE_SELF, &usage);
   size_t entries = dw__bundle_writer_count(make->writer);
   if (json) {
-    json_t *object = json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I}", "file", path, "entries", (json_int_t)entries, "bytes",
-                               (json_int_t)bytes, "cubin_bytes", (json_int_t)make->cubin_bytes, "compiled",
-                               (json_int_t)stats.compiles, "ms", ms, "memory_bytes", (json_int_t)usage.ru_maxrss * 1024);
+    json_t *object =
+      json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I}", "file", path, "entries", (json_int_t)entries, "bytes",
+                (json_int_t)bytes, "cubin_bytes", (json_int_t)make->cubin_bytes, "compiled", (json_int_t)stats.compiles, "ms",
+                ms, "memory_bytes", (json_int_t)usage.ru_maxrss * 1024, "left_out", (json_int_t)all->left_out);
     cli_print_json(object);
     json_decref(object);
   } else {
     printf("%zu entries, %zu bytes, %s\n%" PRIu64 " compiled, %.1f minutes, %.0f MiB of memory\n", entries, bytes, path,
            stats.compiles, ms / 6e4, (double)usage.ru_maxrss / 1024);
+    if (all->left_out) printf("%zu of %zu shapes left out\n", all->left_out, all->shapes);
   }
 }
 
@@ -107,8 +109,15 @@ static void report(const maker *make, const char *path, size_t bytes, double ms,
 typedef struct asked {
   cli_wanted list;
   const char *output, *sign;
-  bool json;
+  bool json, dry_run;
 } asked;
+
+static int count(const cli_jobs *all, const asked *want) {
+  int companions = want->list.shard.number ? 0 : all->companion_count;
+  printf("%zu kernels and %d companions to build, %zu of %zu shapes left out\n", all->count, companions, all->left_out,
+         all->shapes);
+  return CLI_DONE;
+}
 
 static int build(maker *make, cli_jobs *all, const asked *want, const char *path) {
   dw_error error = {0};
@@ -122,7 +131,7 @@ static int build(maker *make, cli_jobs *all, const asked *want, const char *path
   }
   code = cli_bundle_write(make->writer, want->sign, path, &bytes);
   if (code != CLI_GO_ON) return code;
-  report(make, path, bytes, ms, want->json);
+  report(make, all, path, bytes, ms, want->json);
   return CLI_DONE;
 }
 
@@ -145,6 +154,9 @@ int cli_bundle_build(const cli_command *self, int argc, char **argv) {
   asked want = {.list = cli_wanted_usual()};
   const cli_option options[] = {
     {"output", "FILE", CLI_TEXT, &want.output, 0, 0, "the bundle to write"},
+    {"release", NULL, CLI_FLAG, &want.list.release, 0, 0,
+     "the release bundle: every preset, widths 1,2,4,8,9,16,17,32,33,64, pages 1,64, each variant, companions"},
+    {"dry-run", NULL, CLI_FLAG, &want.dry_run, 0, 0, "count, build nothing"},
     {"companions", NULL, CLI_FLAG, &want.list.companions, 0, 0, "also the companion kernels of each target"},
     {"from-misses", "FILE", CLI_TEXT, &want.list.misses, 0, 0, "what a host was asked for and lacked (dw_miss_list)"},
     {"sign", "KEYFILE", CLI_TEXT, &want.sign, 0, 0, "sign it with this Ed25519 private key"},
@@ -153,12 +165,14 @@ int cli_bundle_build(const cli_command *self, int argc, char **argv) {
   };
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
   if (code != CLI_GO_ON) return code;
-  if (!want.output) return cli_usage("bundle build: found no --output FILE; draftwood bundle build --help tells more");
+  if (!want.output && !want.dry_run)
+    return cli_usage("bundle build: found no --output FILE; draftwood bundle build --help tells more");
   unsigned char seed[DW__BUNDLE_KEY_SIZE];  // a key that is no key is told of before hours of work, not after
   if (want.sign && (code = cli_bundle_key("sign", want.sign, true, seed)) != CLI_GO_ON) return code;
   cli_jobs all = {0};
   dw__buf path = {0};
   code = cli_jobs_list(&all, &want.list, "bundle build", argc, argv);
+  if (code == CLI_GO_ON && want.dry_run) code = count(&all, &want);
   if (code == CLI_GO_ON) {
     bool automatic = want.list.shard_text && !strcmp(want.list.shard_text, "auto");
     code = name_output(want.output, &want.list.shard, automatic, &path);

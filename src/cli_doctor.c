@@ -55,6 +55,7 @@ static json_t *find_templates(dw_ctx *ctx) {
   const char *directory = getenv("DRAFTWOOD_TEMPLATES");
   dw_status status = dw__ctx_gen(ctx, &gen, &error);
   if (!status) status = dw__gen_digest(gen, &digest, &error);
+  if (!status) status = dw__gen_load(gen, &error);
   if (status) return not_found("generator", &error, "install Lua 5.4 (liblua5.4-0); check DRAFTWOOD_TEMPLATES if it is set");
   dw__hex(&digest, hex);
   snprintf(text, sizeof text, "Lua 5.4, templates %.12s (%.400s)", hex, directory && *directory ? directory : "built in");

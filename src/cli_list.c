@@ -52,7 +52,16 @@ static dw_status add_variants(cli_jobs *all, const cli_wanted *want, const dw_sh
   dw_bounds bounds = cli_bounds(shape, want->batch, want->kv_len);
   bounds.call = (dw_call)want->call;
   dw_variant variant;
-  dw_status status = cli_variant(want->variant, shape, &bounds, &variant, error);
+  dw_error why = {0};
+  dw_status status = cli_variant(want->variant, shape, &bounds, &variant, &why);
+  all->shapes += all->may_leave_out;
+  if (status && (status != DW_NOT_APPLICABLE || !all->may_leave_out || !error->status)) {
+    dw_error_clear(error);
+    *error = why;
+  } else {
+    dw_error_clear(&why);
+  }
+  if (status == DW_NOT_APPLICABLE && all->may_leave_out) return all->left_out++, DW_OK;
   if (status || !want->all_variants) return status ? status : add_job(all, shape, &variant, error);
   for (size_t i = 0; !status && dw_variant_enumerate(shape, i, &variant) == DW_OK; i++) {
     status = add_job(all, shape, &variant, error);
@@ -103,14 +112,20 @@ static dw_status add_shape(cli_jobs *all, const cli_wanted *want, const char *te
   return status;
 }
 
-// Those that no kernel serves yet are named and left out.
+// Shapes that no kernel serves yet are counted, and left out with the first's reason.
 static dw_status add_presets(cli_jobs *all, const cli_wanted *want, dw_error *error) {
   for (size_t i = 0; i < dw_preset_count(); i++) {
-    dw_status status = add_shape(all, want, dw_preset_name(i), error);
-    if (status && status != DW_NOT_APPLICABLE) return status;
-    if (status) fprintf(stderr, "draftwood: %s is left out: %s\n", dw_preset_name(i), error->message);
+    size_t shapes = all->shapes, left_out = all->left_out;
     dw_error_clear(error);
+    all->may_leave_out = true;
+    dw_status status = add_shape(all, want, dw_preset_name(i), error);
+    all->may_leave_out = false;
+    if (status) return status;
+    if (all->left_out > left_out)
+      fprintf(stderr, "draftwood: %s: %zu of %zu shapes left out: %s\n", dw_preset_name(i), all->left_out - left_out,
+              all->shapes - shapes, error->message);
   }
+  dw_error_clear(error);
   return DW_OK;
 }
 
@@ -162,8 +177,18 @@ static void keep_shard(cli_jobs *all, const cli_shard *shard) {
   all->count = kept;
 }
 
+// The release bundle; what the caller gave stays.
+static void fill_release(cli_wanted *want) {
+  static const cli_list widths = {{1, 2, 4, 8, 9, 16, 17, 32, 33, 64}, 10}, pages = {{1, 64}, 2};
+  want->all_presets = want->companions = true;
+  want->all_variants = !want->variant;
+  if (!want->widths.count) want->widths = widths;
+  if (!want->pages.count) want->pages = pages;
+}
+
 int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc, char **argv) {
   dw_error error = {0};
+  if (want->release) fill_release(want);
   if (argc < 2 && !want->all_presets && !want->misses)
     return cli_usage("%s: found no shape, allowed one or more, or --all-presets; draftwood %s --help tells more", command,
                      command);
@@ -174,6 +199,7 @@ int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc
   for (int i = 1; i < argc && !status; i++) status = add_shape(all, want, argv[i], &error);
   if (want->misses && !status) status = add_misses(all, want->misses, &error);
   if (status) return cli_error(&error);
+  if (!all->count && all->left_out) return cli_usage("%s: no kernel serves any of the %zu shapes", command, all->shapes);
   keep_shard(all, &want->shard);
   return CLI_GO_ON;
 }

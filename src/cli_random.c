@@ -75,6 +75,7 @@ static dw__gpu_spec gpu_spec(const dw__case *c) {
                         .share = c->share,
                         .q_rope = c->q_rope,
                         .kv_rope = c->kv_rope,
+                        .planes = (dw__planes)c->planes,
                         .no_lse = c->no_lse,
                         .lse_base_e = c->base_e,
                         .window = c->window,
@@ -83,6 +84,7 @@ static dw__gpu_spec gpu_spec(const dw__case *c) {
                         .sinks = c->sinks,
                         .overlap_prologue = c->overlap,
                         .q_scale = c->peaked ? 3 : 1,
+                        .stored_scale = dw__case_kv_scale(c),
                         .sets = 1,
                         .poison = 1};
 }
@@ -158,6 +160,7 @@ static dw_status make_problem(const dw__case *c, dw__problem **problem, dw_error
                            .dead_nodes = c->dead,
                            .q_rope = c->q_rope,
                            .kv_rope = c->kv_rope,
+                           .planes = (dw__planes)c->planes,
                            .window = c->window,
                            .positions = c->positions ? 2 : 0,
                            .soft_cap = (float)c->cap / 100,
@@ -166,6 +169,7 @@ static dw_status make_problem(const dw__case *c, dw__problem **problem, dw_error
                            .strided = c->strided,
                            .shuffle = c->shuffle,
                            .q_scale = c->peaked ? 3 : 1,
+                           .kv_scale = dw__case_kv_scale(c),
                            .lse_base_e = c->base_e,
                            .spare_pages = 1,
                            .seed = (uint64_t)c->seed};

@@ -1,6 +1,6 @@
 // draftwood verify --device gpu --suite: the kernel contract on a GPU, over a subset of all combinations that meets each pair
 // of heads and width with every prefix length, and everything else at random; how many cases met what is said at the end. A case
-// is its seed: --seed S --cases 1 runs it again.
+// is its seed: --seed S --cases 1 runs it again. Seeds from GQA_SEED on are of GQA.
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,22 +15,26 @@
 #include "rule.h"
 
 static const int heads_list[] = {4, 8, 12, 16, 20, 64};
+// GQA: query heads, KV heads; dimensions of K and V.
+static const int gqa_heads_list[][2] = {{32, 8}, {32, 4}, {8, 8}, {64, 8}, {16, 2}, {5, 1}, {12, 2}, {14, 2}, {12, 1}, {16, 1}};
+static const int gqa_dims_list[][2] = {{128, 128}, {64, 64}, {192, 128}, {128, 128}, {256, 256}, {96, 96}};
 static const int width_list[] = {1, 4, 9, 17, 33, 64, 128};
 static const int prefix_list[] = {0, 1, 15, 16, 17, 63, 64, 65, 1000, 5700, 23000, 91000, 185000};
 static const int batch_list[] = {1, 3, 8};
-enum { QUICK_PREFIXES = 8, BATCH_MOST = 8, QK = 576, V = 512 };
+enum { QUICK_PREFIXES = 8, BATCH_MOST = 8, QK = 576, V = 512, GQA_SEED = 1000000 };
 
 // Vector-token pairs that a case may have: about a second of the fp64 oracle on a large GPU.
 #define PAIRS_MOST 1600000000LL
 #define PAIRS_QUICK 20000000LL
 #define FULL_MASK_MOST (64LL << 20)  // bytes
 // A pool of more than 2^31 elements, also of the parts of tokens alone; 5 GB. One case in 21.
-enum { FAR_POOL_TOKENS = 4300000, FAR_POOL_EVERY = 21 };
+enum { FAR_POOL_EVERY = 21 };
+#define FAR_POOL_ELEMENTS 2201600000LL
 // Checked builds, which have nothing to tell of a sound call: one case in nine.
 enum { CHECKED_EVERY = 9 };
 
 typedef struct asked {
-  int device_word, device, cases, seed, target, longest;
+  int device_word, device, cases, seed, target, longest, attention;
   bool suite, quick, verbose, build_only, small;
   const char *variant;
 } asked;
@@ -39,8 +43,7 @@ typedef struct suite {
   const asked *want;
   dw_ctx *ctx;
   dw__gpu *gpu;
-  dw__gpu_tools *tools;
-  dw__gpu_judge *judge;
+  dw__gpu_judges judges;
   int passed, failed, left_out;
   double worst;  // error over bound
   int met[32], masks[CLI_MASKS], padded;
@@ -56,28 +59,41 @@ typedef struct suite_case {
 static int pick(uint64_t *state, const int *list, size_t count) { return list[dw__random_below(state, (int)count)]; }
 #define PICK(state, list) pick(state, list, DW__COUNT(list))
 
+// Seeds from 0 on for both kinds of attention.
+static bool is_gqa(int seed) { return seed >= GQA_SEED; }
+static int own_seed(int seed) { return seed % GQA_SEED; }
+static int count_pairs(bool gqa) {
+  return (int)((gqa ? DW__COUNT(gqa_heads_list) : DW__COUNT(heads_list)) * DW__COUNT(width_list));
+}
+
 static dw_shape choose_shape(const asked *want, int seed, uint64_t *state, int sm_target) {
-  int pair = seed % (int)(DW__COUNT(heads_list) * DW__COUNT(width_list));
-  dw_shape shape = {.attention = DW_MLA,
-                    .heads = heads_list[pair % (int)DW__COUNT(heads_list)],
-                    .kv_heads = 1,
-                    .width = width_list[pair / (int)DW__COUNT(heads_list)],
-                    .head_dim_qk = QK,
-                    .head_dim_v = V,
+  const bool gqa = is_gqa(seed);
+  seed = own_seed(seed);
+  const int pair = seed % count_pairs(gqa), rows = count_pairs(gqa) / (int)DW__COUNT(width_list), row = pair % rows;
+  const int *dims = gqa_dims_list[(seed + row) % (int)DW__COUNT(gqa_dims_list)];
+  dw_shape shape = {.attention = gqa ? DW_GQA : DW_MLA,
+                    .heads = gqa ? gqa_heads_list[row][0] : heads_list[row],
+                    .kv_heads = gqa ? gqa_heads_list[row][1] : 1,
+                    .width = width_list[pair / rows],
+                    .head_dim_qk = gqa ? dims[0] : QK,
+                    .head_dim_v = gqa ? dims[1] : V,
                     .page = seed % 2 ? 64 : 1,
                     .target = sm_target,
                     .limits = sm_target < 120 ? 120 : 0};
   if (want->small) shape.heads = 4 + 4 * (pair % 2), shape.width = 1 + pair % 5;
+  if (want->small && gqa) shape.kv_heads = 1 << pair % 3;
   if (seed % 16 == 5) shape.page = 16;
   dw_dtype type = seed % 5 == 3 ? DW_F16 : DW_BF16;
   shape.q = shape.kv = type;
+  if (!gqa && seed % 4 == 1) shape.kv = DW_E4M3;
   shape.out = dw__random_below(state, 6) == 0 ? DW_F32 : type;
   return shape;
 }
 
 // The prefix length of a seed: every pair of heads and width meets each in turn.
 static int main_prefix(const asked *want, int seed) {
-  int pairs = (int)(DW__COUNT(heads_list) * DW__COUNT(width_list));
+  const int pairs = count_pairs(is_gqa(seed));
+  seed = own_seed(seed);
   int count = want->quick ? QUICK_PREFIXES : (int)DW__COUNT(prefix_list);
   return prefix_list[(seed % pairs * 5 + seed / pairs) % count];
 }
@@ -126,11 +142,14 @@ static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
   spec->positions = spec->window ? dw__random_below(state, 2) : one_in(state, 8);
   spec->soft_cap = one_in(state, 4) ? 1.f + (float)dw__random_below(state, 49) : 0;
   spec->sinks = one_in(state, 4);
-  spec->q_rope = one_in(state, 4);
-  spec->kv_rope = one_in(state, 4);
+  const bool gqa = spec->shape.attention == DW_GQA;
+  spec->q_rope = !gqa && one_in(state, 4);
+  spec->kv_rope = !gqa && one_in(state, 4);
+  spec->planes = (dw__planes)(gqa ? dw__random_below(state, 4) : 0);
   spec->no_lse = one_in(state, 8);
   spec->share = one_in(state, 4);
   spec->overlap_prologue = one_in(state, 4);
+  if (spec->shape.kv == DW_E4M3) spec->stored_scale = one_in(state, 3) ? 0 : 0.01f * (float)(1 + dw__random_below(state, 200));
 }
 
 static bool set_tree(dw_shape *shape, uint64_t *state) {
@@ -173,7 +192,9 @@ static int features_of(const dw__gpu_spec *spec) {
 
 // Three in four: what the rule table takes. The others: any variant it knows, or a plain family where the prefix is short.
 static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, uint64_t *state, dw_error *error) {
-  static const char *const plain[] = {"family=split,combine=many,combine_splits=8", "family=reference"};
+  const char *const plain[] = {c->check.shape.head_dim_v % 128 ? "family=split,combine=few,combine_splits=8"
+                                                               : "family=split,combine=many,combine_splits=8",
+                               "family=reference"};
   dw_bounds bounds = cli_bounds(&c->check.shape, c->check.spec.batch, longest + c->check.shape.width);
   bounds.sm_count = sms;
   if (dw__random_below(state, 4) == 0)
@@ -205,7 +226,8 @@ static dw_status make_case(const asked *want, int seed, int target, int sms, sui
   c->check.shape = choose_shape(want, seed, &state, target);
   c->check.capture = (dw__capture_mode)(seed % 3);
   choose_spec(want, longest, c, &state);
-  if (!want->small && !want->quick && seed % FAR_POOL_EVERY == FAR_POOL_EVERY / 2) c->check.spec.pool_tokens = FAR_POOL_TOKENS;
+  if (!want->small && !want->quick && seed % FAR_POOL_EVERY == FAR_POOL_EVERY / 2)
+    c->check.spec.pool_tokens = FAR_POOL_ELEMENTS / (c->check.shape.kv_heads * c->check.shape.head_dim_v);
   choose_contents(c, 0, longest, &state);
   choose_contents(c, 1, longest, &state);
   if (want->variant) {
@@ -241,6 +263,7 @@ static const feature features[] = {
   FEATURE(share, true),
   FEATURE(q_rope, true),
   FEATURE(kv_rope, true),
+  FEATURE(planes, true),
   FEATURE(no_lse, true),
   FEATURE(lse_base_e, false),
   FEATURE(window, false),
@@ -330,7 +353,10 @@ static bool run_case(suite *s, int seed) {
   }
   describe(c, seed, name, sizeof name);
   meet(s, c);
-  if (!status) status = dw__gpu_verify(s->ctx, s->tools, s->judge, &c->check, &verdict, &error);
+  dw__gpu_tools *tools = NULL;
+  dw__gpu_judge *judge = NULL;
+  if (!status) status = dw__gpu_judges_find(&s->judges, s->ctx, s->gpu, &c->check.shape, &tools, &judge, &error);
+  if (!status) status = dw__gpu_verify(s->ctx, tools, judge, &c->check, &verdict, &error);
   *(status ? &s->failed : &s->passed) += 1;
   tell(s, name, &verdict, &error);
   dw_error_clear(&error);
@@ -338,12 +364,20 @@ static bool run_case(suite *s, int seed) {
   return !is_fatal(status);
 }
 
+// The i-th case of the run: those of MLA, then those of GQA.
+static int seed_of(const asked *want, int i) {
+  if (want->attention || want->seed >= GQA_SEED) return want->seed % GQA_SEED + i + (want->attention == 1 ? 0 : GQA_SEED);
+  return i < want->cases ? want->seed + i : GQA_SEED + want->seed + i - want->cases;
+}
+static int count_cases(const asked *want) { return want->cases * (want->attention || want->seed >= GQA_SEED ? 1 : 2); }
+
 static void run_cases(suite *s) {
-  for (int i = 0; i < s->want->cases; i++) {
-    cli_progress("case %d of %d, %d failed", i + 1, s->want->cases, s->failed);
-    if (run_case(s, s->want->seed + i)) continue;
-    printf("the device cannot go on: %d cases were not run\n", s->want->cases - i - 1);
-    s->failed += s->want->cases - i - 1;
+  const int count = count_cases(s->want);
+  for (int i = 0; i < count; i++) {
+    cli_progress("case %d of %d, %d failed", i + 1, count, s->failed);
+    if (run_case(s, seed_of(s->want, i))) continue;
+    printf("the device cannot go on: %d cases were not run\n", count - i - 1);
+    s->failed += count - i - 1;
     return;
   }
 }
@@ -409,24 +443,14 @@ static void try_images(suite *s) {
 
 // ---- the command ----------------------------------------------------------------------------------------------
 
-static dw_status open_suite(suite *s, dw_error *error) {
-  dw_status status = cli_gpu_device(s->ctx, s->want->device, &s->gpu, error);
-  if (!status) status = dw__gpu_tools_open(s->ctx, s->gpu, QK, V, &s->tools, error);
-  return status ? status : dw__gpu_judge_open(s->tools, &s->judge, error);
-}
-
 static int run_suite(suite *s) {
   dw_error error = {0};
-  double worst;
-  dw_status status = open_suite(s, &error);
+  dw_status status = cli_gpu_device(s->ctx, s->want->device, &s->gpu, &error);
   if (status) {
     bool none = !s->gpu && (status == DW_NO_DRIVER || status == DW_DRIVER);
     int code = cli_error(&error);
     return none ? CLI_USAGE : code;
   }
-  status = dw__gpu_judge_check(s->judge, QK, V, &worst, &error);
-  if (status) return cli_error(&error);
-  printf("the oracles on CPU and GPU agree within %.1e on %s\n", worst, dw__gpu_device(s->gpu)->name);
   try_images(s);
   run_cases(s);
   tell_met(s);
@@ -439,12 +463,15 @@ static int run_suite(suite *s) {
 static int build_all(suite *s) {
   dw_error error = {0};
   int target = s->want->target, sms = dw__target_sm_count(target);
-  dw_status status = dw__gpu_tools_build(s->ctx, QK, V, target, &error);
+  const int count = count_cases(s->want);
+  dw_status status = DW_OK;
   suite_case *c = calloc(1, sizeof *c);
-  for (int i = 0; c && i < s->want->cases && !status; i++) {
+  for (int i = 0; c && i < count && !status; i++) {
     dw_cubin *cubin = NULL;
-    cli_progress("building case %d of %d", i + 1, s->want->cases);
-    status = make_case(s->want, s->want->seed + i, target, sms, c, &error);
+    cli_progress("building case %d of %d", i + 1, count);
+    status = make_case(s->want, seed_of(s->want, i), target, sms, c, &error);
+    const dw_shape *shape = &c->check.shape;
+    if (!status) status = dw__gpu_tools_build(s->ctx, shape->head_dim_qk, shape->head_dim_v, target, &error);
     if (!status) status = dw_cubin_build(s->ctx, &c->check.shape, &c->check.variant, &cubin, &error);
     dw_cubin_free(cubin);
   }
@@ -473,8 +500,10 @@ int cli_suite(const cli_command *self, int argc, char **argv) {
     {"suite", NULL, CLI_FLAG, &want.suite, 0, 0, "this: the whole contract, case after case"},
     {"quick", NULL, CLI_FLAG, &want.quick, 0, 0, "prefixes to 65 tokens, 42 cases: for compute-sanitizer"},
     {"small", NULL, CLI_FLAG, &want.small, 0, 0, "at most 8 heads, 5 drafts and 2 requests: for an emulated GPU"},
-    {"cases", "N", CLI_INT, &want.cases, 1, 100000, "how many (273; 42 with --quick), and 6 damaged cubins beside them"},
-    {"seed", "S", CLI_INT, &want.seed, 0, 1 << 30, "of the first case (0); the next has the next"},
+    {"cases", "N", CLI_INT, &want.cases, 1, 100000,
+     "how many of each kind (273; 42 with --quick), and 6 damaged cubins beside them"},
+    {"attention", "both|mla|gqa", CLI_WORD, &want.attention, 0, 0, "cases of one kind of attention alone (both)"},
+    {"seed", "S", CLI_INT, &want.seed, 0, 1 << 30, "of the first case (0); the next has the next; from 1000000 on of GQA"},
     {"longest", "N", CLI_INT, &want.longest, 0, INT_MAX, "leave out cases with longer prefixes: for compute-sanitizer"},
     {"variant", "TEXT", CLI_TEXT, &want.variant, 0, 0, "this variant in every case"},
     {"gpu", "N", CLI_INT, &want.device, 0, 63, "which GPU (0)"},
@@ -491,8 +520,7 @@ int cli_suite(const cli_command *self, int argc, char **argv) {
   code = cli_open(&s.ctx);
   if (code != CLI_GO_ON) return code;
   code = want.build_only ? build_all(&s) : run_suite(&s);
-  dw__gpu_judge_close(s.judge);
-  dw__gpu_tools_close(s.tools);
+  dw__gpu_judges_close(&s.judges);
   dw_ctx_destroy(s.ctx);  // its kernels live in the GPU's CUDA context
   dw__gpu_close(s.gpu);
   return code;

@@ -240,7 +240,9 @@ void dw_stats_get(dw_ctx *ctx, dw_stats *stats) {
 
 // ---- shape, variant -> source ---------------------------------------------------------------------------------
 
-static const char *dtype_text(dw_dtype type) { return type == DW_BF16 ? "bf16" : type == DW_F16 ? "fp16" : "fp32"; }
+static const char *dtype_text(dw_dtype type) {
+  return type == DW_BF16 ? "bf16" : type == DW_F16 ? "fp16" : type == DW_E4M3 ? "e4m3" : "fp32";
+}
 
 #define PARAMS_MAX 64
 
@@ -327,6 +329,7 @@ dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_varian
   if (!ctx || !source) return dw__no_argument(error, ctx ? "source" : "ctx");
   request ask;
   size_t length;
+  if (dw__ctx_is_frozen(ctx)) return fail_frozen("source", error);  // Lua may be a file not opened yet
   dw_status status = request_check(shape, variant, &ask, error);
   return status ? status : generate(ctx, &ask, source, size ? size : &length, error);
 }
@@ -519,9 +522,23 @@ static dw__digest build_key(const dw__nvrtc *nvrtc, const request *ask, const ch
 
 // ---- failed compiles ------------------------------------------------------------------------------------------
 
+// Its beginning, in characters that JSON can hold: a compiler may quote anything, and without end.
+static json_t *quoted(const char *text) {
+  enum { MOST = 1 << 16 };
+  char *copy = dw__strdup(text ? text : "");
+  if (copy && strlen(copy) > MOST) copy[MOST] = 0;
+  json_t *made = copy ? json_string(copy) : NULL;
+  for (char *at = copy; at && *at && !made; at++)
+    if (*at & 0x80) *at = '?';
+  if (!made && copy) made = json_string(copy);
+  dw__release(copy);
+  return made;
+}
+
 static void remember_failure(dw_ctx *ctx, const dw__digest *build, const dw_error *failed) {
-  json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:s}", "field", failed->field, "found", failed->found, "allowed",
-                             failed->allowed, "message", failed->message, "log", failed->log ? failed->log : "");
+  json_t *object =
+    json_pack("{s:o, s:o, s:o, s:o, s:o}", "field", quoted(failed->field), "found", quoted(failed->found), "allowed",
+              quoted(failed->allowed), "message", quoted(failed->message), "log", quoted(failed->log));
   char *text = object ? json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
   if (text) dw__cache_fail(ctx->cache, build, text);
   free(text);
@@ -570,36 +587,13 @@ static dw_status compile_anew(dw_ctx *ctx, const dw__nvrtc *nvrtc, const request
 
 // ---- obtaining a cubin ----------------------------------------------------------------------------------------
 
-// A host that runs from bundles learns which shape they lack.
+// A host that runs from bundles learns which shape they lack; what it would need to make it is in the message already.
 static dw_status name_request(const request *ask, dw_status status, dw_error *error) {
   char message[sizeof error->message];
-  if (status != DW_NO_COMPILER || !error) return status;
+  if ((status != DW_NO_COMPILER && status != DW_NOT_FOUND) || !error) return status;
   memcpy(message, error->message, sizeof message);
   snprintf(error->message, sizeof error->message, "%.240s is in no cache or bundle, and cannot be compiled: %.340s",
            ask->shape_text, message);
-  return status;
-}
-
-// The request is new: make its source. Another request may have led to the very same source, so the build key is asked too.
-static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error *error) {
-  char *source = NULL;
-  size_t size = 0;
-  atomic_fetch_add(&ctx->requests_missed, 1);
-  dw__misses_add(ctx->misses, ask->shape, ask->variant, ask->target);
-  dw_status status = generate(ctx, ask, &source, &size, error);
-  if (status) return status;
-  dw__nvrtc *nvrtc = NULL;
-  status = name_request(ask, dw__ctx_nvrtc(ctx, &nvrtc, error), error);
-  if (!status) {
-    dw__options options;
-    dw__compile_options(ask->target, &options);
-    dw__digest build = build_key(nvrtc, ask, source, size, &options);
-    status = find_build(ctx, ask, &build, cubin, error);
-    if (status == DW_NOT_FOUND) status = recall_failure(ctx, &build, error);
-    if (status == DW_NOT_FOUND) status = compile_anew(ctx, nvrtc, ask, source, &options, &build, cubin, error);
-    if (!status) status = publish(ctx, ask, &build, cubin, error);
-  }
-  dw__release(source);
   return status;
 }
 
@@ -608,6 +602,32 @@ static dw_status make(dw_ctx *ctx, const request *ask, dw_cubin *cubin, dw_error
 typedef struct rights {
   dw__lock request, slot;
 } rights;
+
+// The request is new: make its source. Another request may have led to the very same source, so the build key is asked too. What the
+// compile needs is opened first, so that a host without says so at once. The slot is given back once the compiler is done: writing waits for
+// the disk, not for a core.
+static dw_status make(dw_ctx *ctx, const request *ask, rights *held, dw_cubin *cubin, dw_error *error) {
+  char *source = NULL;
+  size_t size = 0;
+  dw__nvrtc *nvrtc = NULL;
+  atomic_fetch_add(&ctx->requests_missed, 1);
+  dw__misses_add(ctx->misses, ask->shape, ask->variant, ask->target);
+  dw_status status = dw__ctx_nvrtc(ctx, &nvrtc, error);
+  if (!status) status = generate(ctx, ask, &source, &size, error);
+  name_request(ask, status, error);
+  if (!status) {
+    dw__options options;
+    dw__compile_options(ask->target, &options);
+    dw__digest build = build_key(nvrtc, ask, source, size, &options);
+    status = find_build(ctx, ask, &build, cubin, error);
+    if (status == DW_NOT_FOUND) status = recall_failure(ctx, &build, error);
+    if (status == DW_NOT_FOUND) status = compile_anew(ctx, nvrtc, ask, source, &options, &build, cubin, error);
+    dw__lock_release(&held->slot);
+    if (!status) status = publish(ctx, ask, &build, cubin, error);
+  }
+  dw__release(source);
+  return status;
+}
 
 static void release_rights(rights *held) {
   dw__lock_release(&held->request);
@@ -673,7 +693,7 @@ static dw_status obtain(dw_ctx *ctx, const request *ask, dw__patience patience, 
   // Free, but it may have been made between our look and the lock.
   if (why == DW__COMPILED) status = find_request(ctx, ask, cubin, error);
   else if (patience == DW__WAIT) status = await(ctx, ask, &held, why, cubin, error);
-  if (status == DW_NOT_FOUND) status = make(ctx, ask, cubin, error);
+  if (status == DW_NOT_FOUND) status = make(ctx, ask, &held, cubin, error);
   release_rights(&held);
   *outcome = status ? DW__FAILED : cubin->from_cache ? DW__FOUND : DW__COMPILED;
   return status;

@@ -75,15 +75,16 @@ DW_API const char *dw_version(void);
 // ---- shape: what is asked -------------------------------------------------------------------------------------
 
 typedef enum dw_attention { DW_MLA, DW_GQA } dw_attention;
-typedef enum dw_dtype { DW_BF16, DW_F16, DW_F32 } dw_dtype;
+// E4M3: KV alone, a byte an element (no infinity, up to 448, NaN is 0x7F and 0xFF), with q in bf16 or fp16. See dw_args.kv_scale.
+typedef enum dw_dtype { DW_BF16, DW_F16, DW_F32, DW_E4M3 } dw_dtype;
 
 typedef struct dw_shape {
   dw_attention attention;
-  int heads;        // query heads on this GPU, 1 to 128
-  int kv_heads;     // 1 for MLA
-  int width;        // most draft tokens a request may bring, 1 to 1025
+  int heads;     // query heads on this GPU, 1 to 128
+  int kv_heads;  // GQA: KV heads on this GPU, a divisor of heads; query head h reads KV head h / (heads / kv_heads). 1 for MLA
+  int width;     // most draft tokens a request may bring, 1 to 1025
   int head_dim_qk;  // MLA: latent + rope, 576 for DeepSeek-type models
-  int head_dim_v;   // MLA: latent, 512; V is the first head_dim_v elements of a token's record
+  int head_dim_v;   // MLA: latent, 512; V is the first head_dim_v elements of a token's record. GQA: of a head's V
   int page;         // tokens a page: 1 or a multiple of 16
   dw_dtype q, kv, out;
   int target;  // device class: 120 for sm_120, 90 for sm_90
@@ -97,7 +98,8 @@ typedef struct dw_shape {
 #define DW_TEXT_MAX 512
 
 // Text form, e.g. "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=bf16,target=sm_120,limits=native". Fields may come in any order and
-// have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). Printing gives the canonical form.
+// have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). kv is q's type or e4m3. Printing gives the
+// canonical form.
 // A tree follows as "tree=r.0.0.1": the parent of each node, r for a root.
 // A text that starts with a preset's name may override fields: "kimi-k2.6-tp8,t=17".
 DW_API dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error);
@@ -112,11 +114,11 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
-// ROWSPLIT and DIMSPLIT, the tensor-core kernels, keep the results of KV ranges as fp16 until they are merged. With fp16 KV that holds
-// all there is.
+// ROWSPLIT, DIMSPLIT (for MLA) and GROUPED (for GQA), the tensor-core kernels, keep the results of KV ranges as fp16 until they are merged.
+// With fp16 and e4m3 KV that holds all there is (a scale comes after the merge).
 // With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
 // Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
-typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_DIMSPLIT } dw_family;
+typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED, DW_DIMSPLIT } dw_family;
 // What all calls of a kernel have in common. TABLE: addressing by block table, kv_len counts the drafts, every request has the same
 // number of rows (no qo_indptr), AUTO split; some 0.3 us less a call than ANY, which serves everything.
 typedef enum dw_call { DW_CALL_ANY, DW_CALL_TABLE } dw_call;
@@ -202,7 +204,7 @@ DW_API void dw_ctx_destroy(dw_ctx *ctx);
 
 // ---- source and cubin -----------------------------------------------------------------------------------------
 
-// The CUDA C++ text; free with dw_free. Same shape, variant and templates: same bytes, in any process.
+// The CUDA C++ text; free with dw_free. Same shape, variant and templates: same bytes, in any process. Not after dw_freeze.
 DW_API dw_status dw_source_generate(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, char **source, size_t *size,
                                     dw_error *error);
 DW_API void dw_free(void *p);
@@ -244,7 +246,7 @@ DW_API void dw_cubin_free(dw_cubin *cubin);
 // ---- bundles: cubins made beforehand --------------------------------------------------------------------------
 // A bundle is one file with many cubins (`draftwood bundle build`), or its bytes in memory, e.g. in the host's own binary. It is
 // asked before the cache's directory, the first added first, and is never written. Where it has all that is asked for, neither NVRTC
-// nor a writable directory is touched.
+// nor Lua nor a writable directory is touched.
 //
 // public_key: 32 bytes, the Ed25519 key that has to have signed it, or NULL: whoever can write the file then decides what runs.
 // DW_BAD_BUNDLE: damaged, not signed with this key, or made by another version, with both versions in the error. DW_NOT_FOUND, DW_IO.
@@ -370,12 +372,19 @@ typedef struct dw_args {
   int lse_base_e;              // 0: base 2, 1: base e
   const int32_t *qo_indptr;    // [batch + 1], or NULL: `width` rows a request
   int batch;
-  int total_q;              // rows of q; 0: batch x width
-  int width;                // rows a request where qo_indptr is NULL; 0: the shape's
-  const void *kv;           // pool: pages of `page` tokens, a token qk elements wide at least; 16-byte aligned tokens
-  int64_t kv_token_stride;  // 0: qk, or v with kv_rope
+  int total_q;  // rows of q; 0: batch x width
+  int width;    // rows a request where qo_indptr is NULL; 0: the shape's
+  // MLA: one pool; a token's record has qk elements at least. GQA: kv is the pool of K, v that of V, in the same pages or slots; both
+  // may lie in one buffer, K and V of a token, of a page or of a head beside each other: what counts are the bases and strides.
+  const void *kv;           // pages of `page` tokens; 16-byte aligned tokens and heads
+  int64_t kv_token_stride;  // 0: qk, or v with kv_rope; GQA: kv_heads x kv_head_stride
   int64_t kv_page_stride;   // 0: page x kv_token_stride
   int kv_pages;             // pages in the pool, for checked kernels: ids lie below it, slots below it x page. 0: not known
+  int64_t kv_head_stride;   // GQA: from a KV head to the next; 0: qk
+  const void *v;            // GQA; NULL for MLA
+  int64_t v_token_stride;   // 0: kv_heads x v_head_stride
+  int64_t v_page_stride;    // 0: page x v_token_stride
+  int64_t v_head_stride;    // 0: v
   const void *kv_rope;  // MLA: pool of the last qk - v elements of each token where they lie apart, in the same slots or pages
   int64_t kv_rope_token_stride;  // 0: qk - v
   int64_t kv_rope_page_stride;   // 0: page x kv_rope_token_stride
@@ -408,7 +417,7 @@ typedef struct dw_args {
   const float *sinks;    // [heads], or NULL: a score that joins each row's softmax with no value: out shrinks, and lse holds
                          // it. A row that sees nothing else has out 0 and this as its lse, a dead one lse -inf
   int overlap_prologue;  // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
-                         // between neighbours). That kernel must not write kv_len, qo_indptr, tables or indices.
+                         // between neighbours). That kernel must not write kv_len, qo_indptr, tables, indices or scales.
   void *workspace;       // dw_workspace_size bytes
   size_t workspace_size;
   uint32_t *report;  // [DW_REPORT_WORDS], for checked kernels: what they find is added here. NULL: faults are masked alone
@@ -420,6 +429,10 @@ typedef struct dw_args {
   int64_t block_table_count;  // at least (batch - 1) x block_table_stride + table_columns
   int64_t kv_indices_count;
   int64_t draft_slots_count;  // at least total_q
+  // KV in e4m3: one float on the device by which its elements are multiplied, for GQA those of K alone, and for GQA those of V. NULL: 1.
+  // With other types of KV both are NULL, with MLA, whose V is part of the record, v_scale.
+  const float *kv_scale;
+  const float *v_scale;
 } dw_args;
 
 // Checks what a host can check. DW_OK or DW_BAD_ARGUMENT with field, found, allowed.

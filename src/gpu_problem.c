@@ -11,6 +11,7 @@
 
 enum { GUARD = 4096 };           // bytes before and behind out and lse
 #define POISON_WORD 0x7FED7FEDu  // NaN in bf16, fp16 and fp32
+#define POISON_E4M3 0xFF7FFF7Fu
 
 // An array that is written whole from the host.
 typedef struct table {
@@ -38,11 +39,12 @@ struct dw__gpu_problem {
   int *prefix, *rows;
   int owned_rows;
   int64_t pool_tokens, unit;  // unit: tokens that are handed out together
-  size_t q_bytes, q_rope_bytes, kv_bytes, kv_rope_bytes;
-  void *q, *q_rope, *kv, *kv_rope;
+  size_t q_bytes, q_rope_bytes, kv_bytes, kv_rope_bytes, v_bytes;
+  void *q, *q_rope, *kv, *kv_rope, *v;
+  dw__plane planes[2];  // GQA: K, V
   unsigned *count;
   guarded out, lse;
-  table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, used;
+  table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, stored_scale, used;
   slot_set *sets;
   int *order;    // units in the order in which they are handed out
   int *leading;  // slots of the first request's prefix, which the others may share
@@ -90,15 +92,14 @@ static size_t extent(int64_t outer, int64_t outer_stride, int64_t inner, int64_t
 static dw_status check(const dw__gpu_spec *spec, dw_error *error) {
   dw_status status = dw_shape_check(&spec->shape, error);
   if (status) return status;
-  if (spec->shape.attention != DW_MLA)
-    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "one pool for K and V");
   if (spec->batch < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests");
   if (spec->longest < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", spec->longest, "0 or more", "committed tokens");
   if (spec->sets < 1) return dw__fail_int(error, DW_BAD_ARGUMENT, "sets", spec->sets, "1 or more", "slot sets");
   if (spec->width < 0 || spec->width > spec->shape.width)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "width", spec->width, "0 to the shape's", "rows a request");
-  if ((spec->q_rope || spec->kv_rope) && spec->shape.head_dim_qk == spec->shape.head_dim_v)
-    return dw__fail(error, DW_BAD_ARGUMENT, "q_rope, kv_rope", "1", "0 where qk is v", "there is nothing to lie apart");
+  if ((spec->q_rope || spec->kv_rope) && (spec->shape.head_dim_qk == spec->shape.head_dim_v || spec->shape.attention == DW_GQA))
+    return dw__fail(error, DW_BAD_ARGUMENT, "q_rope, kv_rope", "1", "0 where qk is v, or for GQA",
+                    "there is nothing to lie apart");
   int64_t tokens = (int64_t)spec->batch * ((int64_t)spec->longest + spec->shape.width);
   if (tokens > INT_MAX / 2 || spec->pool_tokens > INT_MAX / 2)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", tokens, "2^30 tokens in all", "the problem is too large");
@@ -112,6 +113,8 @@ static int total_rows(const dw__gpu_problem *problem) { return problem->spec.bat
 static int q_part(const dw__gpu_spec *spec) { return spec->q_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
 static int kv_part(const dw__gpu_spec *spec) { return spec->kv_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
 
+static int kv_bytes(const dw__gpu_spec *spec) { return (int)dw__dtype_size(spec->shape.kv); }  // an element
+
 // The strides that problem.c uses too: rows stay 16-byte aligned, nothing is tight.
 static void choose_strides(dw__gpu_problem *problem) {
   const dw_shape *shape = &problem->spec.shape;
@@ -122,13 +125,22 @@ static void choose_strides(dw__gpu_problem *problem) {
   args->out_head_stride = shape->head_dim_v + (wide ? 8 : 0);
   args->out_row_stride = shape->heads * args->out_head_stride + (wide ? 16 : 0);
   args->lse_row_stride = shape->heads + (wide ? 3 : 0);
-  args->kv_token_stride = kv_part(&problem->spec) + (wide ? 24 : 0);
-  args->kv_page_stride = shape->page * args->kv_token_stride + (wide && shape->page > 1 ? 40 : 0);
+  const int unit = wide ? 16 / kv_bytes(&problem->spec) : 0;
+  if (shape->attention == DW_GQA) {
+    dw__planes_lay(shape, problem->spec.planes, wide, &problem->planes[0], &problem->planes[1]);
+    dw__planes_args(&problem->planes[0], &problem->planes[1], args);
+  } else {
+    args->kv_token_stride = kv_part(&problem->spec) + 3 * unit;
+    args->kv_page_stride = shape->page * args->kv_token_stride + (shape->page > 1 ? 5 * unit : 0);
+  }
   args->q_rope_head_stride = rope_of(shape) + (wide ? 16 : 0);
   args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + (wide ? 8 : 0);
-  args->kv_rope_token_stride = rope_of(shape) + (wide ? 8 : 0);
-  args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (wide && shape->page > 1 ? 16 : 0);
+  args->kv_rope_token_stride = rope_of(shape) + unit;
+  args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + (shape->page > 1 ? 2 * unit : 0);
 }
+
+// Where the K (0) or the V (1) of GQA lies.
+static void *plane_pool(const dw__gpu_problem *problem, int which) { return which && problem->v ? problem->v : problem->kv; }
 
 static dw_status make_q_and_out(dw__gpu_problem *problem, dw_error *error) {
   const dw_shape *shape = &problem->spec.shape;
@@ -161,14 +173,24 @@ static dw_status make_pool(dw__gpu_problem *problem, dw_error *error) {
   int64_t pages = dw__ceil_div(tokens, page);
   problem->pool_tokens = pages * page;
   const dw_args *args = &problem->args;
-  problem->kv_bytes = 2 * extent(pages, args->kv_page_stride, page, args->kv_token_stride, kv_part(spec));
+  const size_t each = (size_t)kv_bytes(spec);
+  if (spec->shape.attention == DW_GQA) {
+    const bool share = dw__planes_share(spec->planes);
+    size_t k = dw__plane_extent(&spec->shape, &problem->planes[0], pages);
+    size_t v = dw__plane_extent(&spec->shape, &problem->planes[1], pages);
+    problem->kv_bytes = each * (share && v > k ? v : k);
+    problem->v_bytes = share ? 0 : each * v;
+  } else {
+    problem->kv_bytes = each * extent(pages, args->kv_page_stride, page, args->kv_token_stride, kv_part(spec));
+  }
   problem->order = dw__alloc((size_t)(problem->pool_tokens / problem->unit) * sizeof *problem->order);
   problem->leading = dw__calloc((size_t)spec->longest + 1, sizeof *problem->leading);
   if (!problem->order || !problem->leading) return dw__fail(error, DW_OUT_OF_MEMORY, "gpu_problem", "", "", NULL);
   dw_status status = dw__gpu_alloc(problem->gpu, problem->kv_bytes, &problem->kv, error);
+  if (!status && problem->v_bytes) status = dw__gpu_alloc(problem->gpu, problem->v_bytes, &problem->v, error);
   if (!status && spec->kv_rope) {
     problem->kv_rope_bytes =
-      2 * extent(pages, args->kv_rope_page_stride, page, args->kv_rope_token_stride, rope_of(&spec->shape));
+      each * extent(pages, args->kv_rope_page_stride, page, args->kv_rope_token_stride, rope_of(&spec->shape));
     status = dw__gpu_alloc(problem->gpu, problem->kv_rope_bytes, &problem->kv_rope, error);
   }
   return status ? status : table_make(problem->gpu, &problem->used, (size_t)problem->pool_tokens, error);
@@ -228,6 +250,7 @@ static dw_status make_tables(dw__gpu_problem *problem, dw_error *error) {
   if (!status && spec->mask_kind == DW_MASK_BYTES_FULL)
     status = table_make(problem->gpu, &problem->mask_indptr, 8 * (batch + 1), error);
   if (!status && spec->positions) status = table_make(problem->gpu, &problem->positions, 4 * rows, error);
+  if (!status && spec->stored_scale > 0) status = table_make(problem->gpu, &problem->stored_scale, sizeof(float), error);
   if (!status && spec->sinks) status = table_make(problem->gpu, &problem->sinks, 4 * (size_t)spec->shape.heads, error);
   for (int s = 0; s < spec->sets && !status; s++) status = make_set(problem, &problem->sets[s], error);
   return status;
@@ -248,6 +271,8 @@ static void fill_args(dw__gpu_problem *problem) {
   args->width = spec->width;
   args->kv = problem->kv;
   args->kv_rope = problem->kv_rope;
+  args->kv_scale = problem->stored_scale.device;
+  if (spec->shape.attention == DW_GQA) args->v = (char *)plane_pool(problem, 1) + problem->planes[1].first * kv_bytes(spec);
   args->addressing = spec->addressing;
   args->kv_indptr = problem->kv_indptr.device;
   args->index64 = spec->addressing == DW_CSR && spec->index64;
@@ -272,7 +297,8 @@ static void fill_args(dw__gpu_problem *problem) {
     args->table_columns = table_columns(spec);
     args->block_table_stride = table_stride(spec);
   }
-  args->softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);  // as problem.c
+  args->softmax_scale =
+    1 / sqrtf((float)spec->shape.head_dim_qk / (spec->shape.attention == DW_MLA ? 3.f : 1.f));  // as problem.c
 }
 
 static dw_status make_all(dw__gpu_problem *problem, dw_error *error) {
@@ -313,8 +339,8 @@ dw_status dw__gpu_problem_make(const dw__gpu_tools *tools, const dw__gpu_spec *s
 void dw__gpu_problem_free(dw__gpu_problem *problem) {
   if (!problem) return;
   dw__gpu *gpu = problem->gpu;
-  table *tables[] = {&problem->kv_len,      &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
-                     &problem->mask_indptr, &problem->positions, &problem->sinks,     &problem->used};
+  table *tables[] = {&problem->kv_len,    &problem->qo_indptr, &problem->kv_indptr,    &problem->mask, &problem->mask_indptr,
+                     &problem->positions, &problem->sinks,     &problem->stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables); i++) table_free(gpu, tables[i]);
   for (int s = 0; problem->sets && s < problem->spec.sets; s++) {
     table_free(gpu, &problem->sets[s].indices);
@@ -323,7 +349,7 @@ void dw__gpu_problem_free(dw__gpu_problem *problem) {
   }
   guarded_free(gpu, &problem->out);
   guarded_free(gpu, &problem->lse);
-  void *blocks[] = {problem->q, problem->q_rope, problem->kv, problem->kv_rope, problem->count};
+  void *blocks[] = {problem->q, problem->q_rope, problem->kv, problem->kv_rope, problem->v, problem->count};
   for (size_t i = 0; i < DW__COUNT(blocks); i++)
     if (blocks[i]) dw__gpu_free(gpu, blocks[i]);
   dw__release(problem->prefix);
@@ -336,7 +362,17 @@ void dw__gpu_problem_free(dw__gpu_problem *problem) {
 
 // ---- writing: lengths and trees -------------------------------------------------------------------------------
 
-enum { STREAM_TREE = 1, STREAM_ORDER, STREAM_Q, STREAM_KV, STREAM_Q_ROPE, STREAM_KV_ROPE, STREAM_VIEW, STREAM_SCALARS };
+enum {
+  STREAM_TREE = 1,
+  STREAM_ORDER,
+  STREAM_Q,
+  STREAM_KV,
+  STREAM_Q_ROPE,
+  STREAM_KV_ROPE,
+  STREAM_VIEW,
+  STREAM_SCALARS,
+  STREAM_V
+};
 static uint64_t stream(uint64_t seed, int kind, int i) {
   uint64_t state = seed ^ (uint64_t)kind << 56;
   state = dw__random(&state) ^ (uint64_t)i;
@@ -511,6 +547,7 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
     int draw = dw__random_below(&state, 8);
     sinks[h] = draw == 0 ? -INFINITY : draw == 1 ? 20 : (float)(2 * dw__random_normal(&state));
   }
+  if (problem->stored_scale.host) memcpy(problem->stored_scale.host, &problem->spec.stored_scale, sizeof(float));
 }
 
 // ---- writing: places ------------------------------------------------------------------------------------------
@@ -599,7 +636,6 @@ static dw_status fill(dw__gpu_problem *problem, dw_tool_fill_params *params, dw_
   int64_t needed = dw__ceil_div(params->units, 8);
   if (needed < 1) return DW_OK;
   if (blocks > needed) blocks = (unsigned)needed;
-  params->f16 = problem->spec.shape.kv == DW_F16;
   return dw__gpu_tool_run(problem->tools, DW__TOOL_FILL, blocks, 1, 1, params, error);
 }
 
@@ -614,6 +650,7 @@ static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *erro
     .page = shape->heads,
     .elements = q_part(&problem->spec),
     .scale = problem->spec.q_scale,
+    .type = shape->q,
   };
   dw_status status = dw__gpu_fill_word(problem->gpu, problem->q, POISON_WORD, problem->q_bytes, error);
   if (!status) status = fill(problem, &params, error);
@@ -627,7 +664,35 @@ static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *erro
   return status ? status : fill(problem, &params, error);
 }
 
+static uint32_t kv_poison(const dw__gpu_problem *problem) {
+  return problem->spec.shape.kv == DW_E4M3 ? POISON_E4M3 : POISON_WORD;
+}
+
+static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
+  const dw__gpu_spec *spec = &problem->spec;
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, POISON_WORD, problem->v_bytes, error);
+  for (int i = 0; i < 2 * spec->shape.kv_heads && !status; i++) {
+    const dw__plane *plane = &problem->planes[i % 2];
+    dw_tool_fill_params params = {
+      .to = (char *)plane_pool(problem, i % 2) + (plane->first + i / 2 * plane->head) * kv_bytes(spec),
+      .used = spec->poison ? problem->used.device : NULL,
+      .seed = stream(seed, i % 2 ? STREAM_V : STREAM_KV, i / 2),
+      .units = problem->pool_tokens,
+      .page_stride = plane->page,
+      .unit_stride = plane->token,
+      .page = spec->shape.page,
+      .elements = plane->size,
+      .scale = spec->kv_scale > 0 ? spec->kv_scale : 1,
+      .type = spec->shape.kv,
+    };
+    status = fill(problem, &params, error);
+  }
+  return status;
+}
+
 static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
+  if (problem->spec.shape.attention == DW_GQA) return write_planes(problem, seed, error);
   dw_tool_fill_params params = {
     .to = problem->kv,
     .used = problem->spec.poison ? problem->used.device : NULL,
@@ -637,9 +702,11 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
     .unit_stride = problem->args.kv_token_stride,
     .page = problem->spec.shape.page,
     .elements = kv_part(&problem->spec),
-    .scale = problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1,
+    .scale = (problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1) /
+             (problem->spec.stored_scale > 0 ? problem->spec.stored_scale : 1),
+    .type = problem->spec.shape.kv,
   };
-  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, kv_poison(problem), problem->kv_bytes, error);
   if (!status) status = fill(problem, &params, error);
   if (status || !problem->kv_rope) return status;
   params.to = problem->kv_rope;
@@ -647,7 +714,7 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
   params.page_stride = problem->args.kv_rope_page_stride;
   params.unit_stride = problem->args.kv_rope_token_stride;
   params.elements = rope_of(&problem->spec.shape);
-  status = dw__gpu_fill_word(problem->gpu, problem->kv_rope, POISON_WORD, problem->kv_rope_bytes, error);
+  status = dw__gpu_fill_word(problem->gpu, problem->kv_rope, kv_poison(problem), problem->kv_rope_bytes, error);
   return status ? status : fill(problem, &params, error);
 }
 
@@ -660,8 +727,9 @@ dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents
   shuffle_units(problem, contents->seed);
   memset(problem->used.host, 0, problem->used.bytes);
   for (int s = 0; s < problem->spec.sets && !status; s++) status = write_set(problem, &problem->sets[s], error);
-  const table *tables[] = {&problem->kv_len,      &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
-                           &problem->mask_indptr, &problem->positions, &problem->sinks,     &problem->used};
+  const table *tables[] = {&problem->kv_len, &problem->qo_indptr,    &problem->kv_indptr,
+                           &problem->mask,   &problem->mask_indptr,  &problem->positions,
+                           &problem->sinks,  &problem->stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables) && !status; i++) status = table_write(problem->gpu, tables[i], error);
   if (!status) status = write_q(problem, contents->seed, error);
   if (!status) status = write_kv(problem, contents->seed, error);
@@ -692,7 +760,11 @@ dw_args dw__gpu_problem_args(const dw__gpu_problem *problem, int set) {
   if (problem->spec.strided) return args;
   // Tight ones are left to the callee to fill in.
   args.q_row_stride = args.q_head_stride = args.out_row_stride = args.out_head_stride = args.lse_row_stride = 0;
-  args.kv_token_stride = args.kv_page_stride = args.block_table_stride = args.mask_row_stride = args.mask_request_stride = 0;
+  args.block_table_stride = args.mask_row_stride = args.mask_request_stride = 0;
+  if (!problem->spec.planes) {
+    args.kv_token_stride = args.kv_page_stride = args.kv_head_stride = 0;
+    args.v_token_stride = args.v_page_stride = args.v_head_stride = 0;
+  }
   args.q_rope_row_stride = args.q_rope_head_stride = args.kv_rope_token_stride = args.kv_rope_page_stride = 0;
   if (!problem->spec.ragged) args.total_q = 0;
   return args;
@@ -737,13 +809,25 @@ dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token
   const dw_args *args = &problem->args;
   int page = problem->spec.shape.page;
   int64_t slot = slot_of(problem, request, token);
+  if (problem->spec.shape.attention == DW_GQA) {
+    dw_status status = DW_OK;
+    for (int i = 0; i < 2 * problem->spec.shape.kv_heads && !status; i++) {
+      const dw__plane *plane = &problem->planes[i % 2];
+      const size_t each = (size_t)kv_bytes(&problem->spec),
+                   place = (size_t)dw__plane_place(&problem->spec.shape, plane, slot, i / 2);
+      status = dw__gpu_fill_word(problem->gpu, (char *)plane_pool(problem, i % 2) + place * each, kv_poison(problem),
+                                 each * (size_t)plane->size, error);
+    }
+    return status;
+  }
   int64_t at = slot / page * args->kv_page_stride + slot % page * args->kv_token_stride;
-  dw_status status =
-    dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv + at, POISON_WORD, 2 * (size_t)kv_part(&problem->spec), error);
+  const int each = kv_bytes(&problem->spec);
+  dw_status status = dw__gpu_fill_word(problem->gpu, (char *)problem->kv + at * each, kv_poison(problem),
+                                       (size_t)(each * kv_part(&problem->spec)), error);
   if (status || !problem->kv_rope) return status;
   at = slot / page * args->kv_rope_page_stride + slot % page * args->kv_rope_token_stride;
-  return dw__gpu_fill_word(problem->gpu, (uint16_t *)problem->kv_rope + at, POISON_WORD,
-                           2 * (size_t)rope_of(&problem->spec.shape), error);
+  return dw__gpu_fill_word(problem->gpu, (char *)problem->kv_rope + at * each, kv_poison(problem),
+                           (size_t)(each * rope_of(&problem->spec.shape)), error);
 }
 
 // ---- outputs --------------------------------------------------------------------------------------------------

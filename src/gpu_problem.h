@@ -30,6 +30,7 @@ typedef struct dw__gpu_spec {
   int scatter;           // CSR: every slot anywhere, whatever the page size
   int share;             // requests share the pages of the beginning of their prefixes; what is padded is in the first page
   int q_rope, kv_rope;   // the last qk - v elements lie apart
+  dw__planes planes;     // GQA: how K and V lie
   int no_lse;
   int lse_base_e;
   int window;      // tokens; 0: none
@@ -39,6 +40,7 @@ typedef struct dw__gpu_spec {
   int overlap_prologue;
   float q_scale;        // standard deviation of q
   float kv_scale;       // and of the tokens; 0: 1
+  float stored_scale;   // KV in e4m3: args.kv_scale, and elements are stored divided by it; 0: NULL
   int64_t pool_tokens;  // at least so many; 0: a quarter more than is needed
   int sets;             // slot sets, at least 1
   int poison;           // 0: the whole pool holds numbers (benchmarks, where sets share it)

@@ -25,6 +25,7 @@ static const listed entries[DW__TOOLS] = {
   [DW__TOOL_MMA] = {"dw_tool_mma", 512},
   [DW__TOOL_SPIN] = {"dw_tool_spin", 32},
   [DW__TOOL_COPY] = {"dw_tool_copy", 512},
+  [DW__TOOL_GATHER] = {"dw_tool_gather", 512},
 };
 
 // The two cubins: which tools are in which.
@@ -170,6 +171,7 @@ void dw__gpu_tools_close(dw__gpu_tools *tools) {
   dw__release(tools);
 }
 
+void *dw__gpu_tools_sink(const dw__gpu_tools *tools) { return tools->sink; }
 dw__gpu *dw__gpu_tools_gpu(const dw__gpu_tools *tools) { return tools->gpu; }
 
 dw__launch dw__gpu_tool_launch(const dw__gpu_tools *tools, dw__tool tool, unsigned x, unsigned y, unsigned z) {

@@ -19,6 +19,7 @@ typedef enum dw__tool {
   DW__TOOL_MMA,
   DW__TOOL_SPIN,
   DW__TOOL_COPY,
+  DW__TOOL_GATHER,
   DW__TOOLS
 } dw__tool;
 
@@ -38,6 +39,8 @@ dw_status dw__gpu_tool_run(const dw__gpu_tools *tools, dw__tool tool, unsigned x
                            dw_error *error);
 // A launch of it, for capture.
 dw__launch dw__gpu_tool_launch(const dw__gpu_tools *tools, dw__tool tool, unsigned x, unsigned y, unsigned z);
+// A word that tools may write to and nobody reads.
+void *dw__gpu_tools_sink(const dw__gpu_tools *tools);
 dw__gpu *dw__gpu_tools_gpu(const dw__gpu_tools *tools);
 
 // ---- ceilings of the board, measured -----------------------------------------------------------------------------

@@ -49,7 +49,11 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
   };
   int width = args->width ? args->width : shape->width, rope = shape->head_dim_qk - shape->head_dim_v;
   int64_t q_head = dw__or_else(args->q_head_stride, args->q_rope ? shape->head_dim_v : shape->head_dim_qk);
-  int64_t token = dw__or_else(args->kv_token_stride, args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+  bool gqa = shape->attention == DW_GQA;
+  int64_t kv_head = dw__or_else(gqa ? args->kv_head_stride : 0, args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+  int64_t token = dw__or_else(args->kv_token_stride, shape->kv_heads * kv_head);
+  int64_t v_head = dw__or_else(args->v_head_stride, shape->head_dim_v);
+  int64_t v_token = dw__or_else(args->v_token_stride, shape->kv_heads * v_head);
   int64_t rope_head = dw__or_else(args->q_rope_head_stride, rope), rope_token = dw__or_else(args->kv_rope_token_stride, rope);
   int64_t mask_row = dw__or_else(args->mask_row_stride, args->mask_kind == DW_MASK_BITS ? (width + 31) / 32 : width);
   dw_oracle_params p = {
@@ -73,6 +77,12 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     .q_rope_head_stride = rope_head,
     .kv_page_stride = dw__or_else(args->kv_page_stride, shape->page * token),
     .kv_token_stride = token,
+    .v = gqa ? args->v : NULL,
+    .kv_head_stride = kv_head,
+    .v_page_stride = dw__or_else(args->v_page_stride, shape->page * v_token),
+    .v_token_stride = v_token,
+    .v_head_stride = v_head,
+    .kv_heads = shape->kv_heads,
     .kv_rope_page_stride = dw__or_else(args->kv_rope_page_stride, shape->page * rope_token),
     .kv_rope_token_stride = rope_token,
     .table_stride = dw__or_else(args->block_table_stride, args->table_columns),
@@ -92,10 +102,10 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     .mask_kind = masks[args->mask_kind],
     .lengths_include_drafts = args->lengths_include_drafts,
     .drafts_elsewhere = args->drafts_elsewhere,
-    .kv_f16 = shape->kv == DW_F16,
-    .out_dtype = shape->out == DW_BF16  ? 0
-                 : shape->out == DW_F16 ? 1
-                                        : 2,
+    .kv_scale = args->kv_scale,
+    .q_type = shape->q,
+    .kv_type = shape->kv,
+    .out_dtype = shape->out,
   };
   for (int i = 0; i < shape->tree_nodes; i++)
     p.static_sees[i] = 1ULL << i | (shape->tree[i] < 0 ? 0 : p.static_sees[shape->tree[i]]);
@@ -114,9 +124,7 @@ dw_tool_compare_params dw__gpu_compare_params(const dw_shape *shape, const dw_ar
     .lse_row_stride = dw__or_else(args->lse_row_stride, shape->heads),
     .heads = shape->heads,
     .width = args->width ? args->width : shape->width,
-    .out_dtype = shape->out == DW_BF16  ? 0
-                 : shape->out == DW_F16 ? 1
-                                        : 2,
+    .out_dtype = shape->out,
   };
 }
 
@@ -349,11 +357,15 @@ static dw_status mirror_all(mirror *m, const dw__problem *problem, dw_args *args
     {(const void **)&args->mask_indptr, args->mask_indptr ? 8 * (batch + 1) : 0},
     {&args->q_rope, problem->q_rope_bytes},
     {&args->kv_rope, problem->kv_rope_bytes},
+    {&args->v, problem->v_bytes},
     {(const void **)&args->positions, problem->positions_bytes},
     {(const void **)&args->sinks, 4 * (size_t)problem->spec.shape.heads},
+    {(const void **)&args->kv_scale, 4},
   };
   dw_status status = DW_OK;
   for (size_t i = 0; i < DW__COUNT(arrays) && !status; i++) status = mirror_add(m, arrays[i].pointer, arrays[i].bytes, error);
+  if (!problem->v_bytes && problem->args.v)  // within K's pool
+    args->v = (const char *)args->kv + ((const char *)problem->args.v - (const char *)problem->args.kv);
   args->out = NULL;
   args->lse = NULL;
   return status;
@@ -402,16 +414,20 @@ static dw_status check_one(dw__gpu_judge *judge, const dw__problem_spec *spec, d
   return status;
 }
 
-dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_dim_v, double *worst, dw_error *error) {
+dw_status dw__gpu_judge_check(dw__gpu_judge *judge, dw_attention attention, int head_dim_qk, int head_dim_v, double *worst,
+                              dw_error *error) {
   static const int prefix[] = {0, 300, 63, 1}, rows[] = {5, 6, 0, 1};
   dw_status status = DW_OK;
   *worst = 0;
   for (int i = 0; i < 24 && !status; i++) {
-    bool apart = head_dim_qk > head_dim_v, elsewhere = i % 8 == 6;
+    const bool gqa = attention == DW_GQA, apart = !gqa && head_dim_qk > head_dim_v, elsewhere = i % 8 == 6;
+    const int kv_heads = gqa ? 1 + i % 3 : 1;
     dw__problem_spec spec = {
-      .shape = {.attention = DW_MLA,
-                .heads = i % 2 ? 3 : 4,
-                .kv_heads = 1,
+      .shape = {.attention = attention,
+                .heads = kv_heads * (gqa     ? 1 + i % 4
+                                     : i % 2 ? 3
+                                             : 4),
+                .kv_heads = kv_heads,
                 .width = 9,
                 .head_dim_qk = head_dim_qk,
                 .head_dim_v = head_dim_v,
@@ -439,6 +455,7 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_di
       .sinks = i % 5 < 2,
       .q_rope = apart && i % 3 == 0,
       .kv_rope = apart && i % 7 < 3,
+      .planes = (dw__planes)(gqa ? i % 4 : 0),
       .dead_nodes = 1,
       .strided = i / 2 % 2,
       .shuffle = 1,
@@ -449,6 +466,7 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_di
     };
     if (i % 4 == 2) spec.shape.q = spec.shape.kv = spec.shape.out = DW_F16;
     if (i % 4 == 1) spec.shape.out = DW_F32;
+    if (i % 3 == 2) spec.shape.kv = DW_E4M3, spec.kv_scale = i % 2 ? 0.02f : 0;
     double off;
     status = check_one(judge, &spec, &off, error);
     if (!status && off > *worst) *worst = off;
@@ -468,16 +486,19 @@ dw_status dw__gpu_judges_find(dw__gpu_judges *judges, dw_ctx *ctx, dw__gpu *gpu,
                               dw__gpu_judge **judge, dw_error *error) {
   const int qk = shape->head_dim_qk, v = shape->head_dim_v;
   int i = 0;
-  while (i < DW__GPU_JUDGES && judges->list[i].tools && !(judges->list[i].qk == qk && judges->list[i].v == v)) i++;
-  if (i == DW__GPU_JUDGES) return dw__fail_int(error, DW_BAD_ARGUMENT, "qk, v", qk, "8 widths of vectors a run", NULL);
+  while (i < DW__GPU_JUDGES && judges->list[i].tools &&
+         !(judges->list[i].attention == shape->attention && judges->list[i].qk == qk && judges->list[i].v == v))
+    i++;
+  if (i == DW__GPU_JUDGES) return dw__fail_int(error, DW_BAD_ARGUMENT, "qk, v", qk, "16 widths of vectors a run", NULL);
   dw_status status = DW_OK;
   if (!judges->list[i].tools) {
     double worst;
+    judges->list[i].attention = shape->attention;
     judges->list[i].qk = qk;
     judges->list[i].v = v;
     status = dw__gpu_tools_open(ctx, gpu, qk, v, &judges->list[i].tools, error);
     if (!status) status = dw__gpu_judge_open(judges->list[i].tools, &judges->list[i].judge, error);
-    if (!status) status = dw__gpu_judge_check(judges->list[i].judge, qk, v, &worst, error);
+    if (!status) status = dw__gpu_judge_check(judges->list[i].judge, shape->attention, qk, v, &worst, error);
     if (status) close_pair(judges, i);
   }
   *tools = judges->list[i].tools;

@@ -23,17 +23,19 @@ dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, con
                                 dw__comparison *comparison, dw_error *error);
 
 // Some small problems of every addressing, mask, type and scalar solved by both oracles. DW_WRONG_RESULT where they differ.
-dw_status dw__gpu_judge_check(dw__gpu_judge *judge, int head_dim_qk, int head_dim_v, double *worst, dw_error *error);
+dw_status dw__gpu_judge_check(dw__gpu_judge *judge, dw_attention attention, int head_dim_qk, int head_dim_v, double *worst,
+                              dw_error *error);
 // How far the GPU's answer to a problem is from the CPU's, of which solve has run: the greatest relative distance of a vector
 // (or distance of a log-sum-exp). Of the plain results, whose roundings fall differently where the tokens are walked in chunks,
 // the factor between their errors over all vectors, at least 1. Arrays as the oracle kernels leave them.
 void dw__gpu_oracle_distance(const dw__problem *problem, const double *out, const double *lse, const double *plain,
                              const double *cpu_plain, double *worst, double *plain_ratio);
 
-// Tools and judges, one pair for each width of vectors that a run meets.
-enum { DW__GPU_JUDGES = 8 };
+// Tools and judges, one pair for each kind of attention and width of vectors that a run meets.
+enum { DW__GPU_JUDGES = 16 };
 typedef struct dw__gpu_judges {
   struct {
+    dw_attention attention;
     int qk, v;
     dw__gpu_tools *tools;
     dw__gpu_judge *judge;

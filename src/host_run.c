@@ -149,9 +149,11 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->out, problem->out_bytes, before | write);
   add(all, args->lse, problem->lse_bytes, before | write);
   add(all, args->kv, problem->kv_bytes, before);
+  add(all, args->v, problem->v_bytes, before);
   add(all, args->q_rope, problem->q_rope_bytes, before);
   add(all, args->kv_rope, problem->kv_rope_bytes, before);
   add(all, args->qo_indptr, (batch + 1) * sizeof(int32_t), 0);
+  add(all, args->kv_scale, sizeof(float), 0);
   add(all, args->kv_len, batch * sizeof(int32_t), 0);
   add(all, args->kv_indptr, (batch + 1) * sizeof(int32_t), 0);
   add(all, args->kv_indices, problem->index_bytes, 0);

@@ -1,5 +1,5 @@
-// See oracle.h. Work is cut into items: some query vectors (a row and a head each) of one request. An item walks the request's
-// tokens in blocks; a block is read once, widened to float (exact for bf16 and fp16) and used by all vectors of the item.
+// See oracle.h. Work is cut into items: some query vectors (a row and a head each) of one request and KV head. An item walks the request's
+// tokens in blocks; a block is read once, widened to float (exact for bf16, fp16 and e4m3) and used by all vectors of the item.
 #include "oracle.h"
 
 #include <math.h>
@@ -54,7 +54,7 @@ static int64_t slot_of(const dw_shape *shape, const dw_args *args, int index, in
 
 // A slot's place in a pool; strides of 0 are tight ones, for tokens of `size` elements.
 static const void *in_pool(const dw_shape *shape, const void *pool, int64_t slot, int64_t page_stride, int64_t token_stride,
-                           int size) {
+                           int64_t size) {
   token_stride = or_else(token_stride, size);
   page_stride = or_else(page_stride, shape->page * token_stride);
   int64_t element = slot / shape->page * page_stride + slot % shape->page * token_stride;
@@ -62,8 +62,24 @@ static const void *in_pool(const dw_shape *shape, const void *pool, int64_t slot
 }
 
 const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
-  return in_pool(shape, args->kv, slot_of(shape, args, index, token), args->kv_page_stride, args->kv_token_stride,
-                 args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+  int64_t size = args->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
+  if (shape->attention == DW_GQA) size = shape->kv_heads * or_else(args->kv_head_stride, size);
+  return in_pool(shape, args->kv, slot_of(shape, args, index, token), args->kv_page_stride, args->kv_token_stride, size);
+}
+
+static const void *of_head(const dw_shape *shape, const void *token, int kv_head, int64_t head_stride, int size) {
+  return (const char *)token + kv_head * or_else(head_stride, size) * (int64_t)dw__dtype_size(shape->kv);
+}
+
+const void *dw__oracle_key(const dw_shape *shape, const dw_args *args, int index, int token, int kv_head) {
+  return of_head(shape, dw__oracle_token(shape, args, index, token), kv_head, args->kv_head_stride, shape->head_dim_qk);
+}
+
+const void *dw__oracle_value(const dw_shape *shape, const dw_args *args, int index, int token, int kv_head) {
+  int64_t all_heads = shape->kv_heads * or_else(args->v_head_stride, shape->head_dim_v);
+  const void *at =
+    in_pool(shape, args->v, slot_of(shape, args, index, token), args->v_page_stride, args->v_token_stride, all_heads);
+  return of_head(shape, at, kv_head, args->v_head_stride, shape->head_dim_v);
 }
 
 const void *dw__oracle_token_rope(const dw_shape *shape, const dw_args *args, int index, int token) {
@@ -142,18 +158,20 @@ typedef struct job job;
 // An item in work; one a thread, its memory is reused from item to item.
 typedef struct item {
   const job *job;
-  int request, first, count;  // vectors [first, first + count); vector = row x heads + head
-  int tokens;                 // in the present block
-  float *q;                   // [ITEM_MOST, qk], rows past count are 0
-  float *kv;                  // [BLOCK, qk], rows past tokens are 0
-  unsigned char *seen;        // [ITEM_MOST, BLOCK]
-  unsigned char *views;       // [rows of the item, rows of the request]
-  int64_t *positions;         // with a window: [rows of the request]
-  int placed;                 // the request whose positions these are, or -1
+  int request, kv_head;
+  int first, count;      // of the KV head's vectors [first, first + count); vector = row x (heads / kv_heads) + head
+  int tokens;            // in the present block
+  float *q;              // [ITEM_MOST, qk], rows past count are 0
+  float *kv;             // [BLOCK, qk], rows past tokens are 0
+  float *value;          // GQA: [BLOCK, v]; MLA: unused, V is the first part of kv's rows
+  unsigned char *seen;   // [ITEM_MOST, BLOCK]
+  unsigned char *views;  // [rows of the item, rows of the request]
+  int64_t *positions;    // with a window: [rows of the request]
+  int placed;            // the request whose positions these are, or -1
   unsigned char live[ITEM_MOST];
   int64_t start[ITEM_MOST];                // the first token that the window shows
   double most[ITEM_MOST], sum[ITEM_MOST];  // softmax: running maximum of the scores, sum of exp(score - maximum)
-  void *wide_q, *wide_kv;                  // the same as q and kv in the arithmetic's type
+  void *wide_q, *wide_kv, *wide_value;     // the same as q, kv and value in the arithmetic's type
   void *scores, *out;                      // [ITEM_MOST, BLOCK], [ITEM_MOST, v]
 } item;
 
@@ -183,9 +201,20 @@ static void load(dw_dtype type, const void *from, int n, float *to) {
       memcpy(&to[i], &bits, sizeof bits);
     }
   } else {
-    for (int i = 0; i < n; i++) to[i] = dw__to_float(type, &halves[i]);
+    for (int i = 0; i < n; i++) to[i] = dw__to_float(type, (const char *)from + (size_t)i * dw__dtype_size(type));
   }
 }
+
+// Query heads of a KV head; the row and the head of an item's vector.
+static int group_of(const dw_shape *shape) { return shape->heads / shape->kv_heads; }
+static int row_of(const item *work, int i) { return (work->first + i) / group_of(work->job->shape); }
+static int head_of(const item *work, int i) {
+  int group = group_of(work->job->shape);
+  return work->kv_head * group + (work->first + i) % group;
+}
+
+// What a stored element counts for.
+static double kv_scale(const job *all) { return all->args->kv_scale ? (double)*all->args->kv_scale : 1; }
 
 static void load_q(item *work, const dw__request *request) {
   const dw_shape *shape = work->job->shape;
@@ -193,8 +222,8 @@ static void load_q(item *work, const dw__request *request) {
   int v = shape->head_dim_v, rope = shape->head_dim_qk - v, first = args->q_rope ? v : shape->head_dim_qk;
   memset(work->q, 0, ITEM_MOST * (size_t)shape->head_dim_qk * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    int head = (work->first + i) % shape->heads;
-    int64_t row = request->first_row + (work->first + i) / shape->heads;
+    int head = head_of(work, i);
+    int64_t row = request->first_row + row_of(work, i);
     float *to = work->q + (size_t)i * (size_t)shape->head_dim_qk;
     load(shape->q, in_q(shape, args->q, row, head, args->q_row_stride, args->q_head_stride, first), first, to);
     if (args->q_rope)
@@ -214,20 +243,19 @@ static void load_positions(item *work, const dw__request *request) {
 // The window takes from the mask's view what lies too far back.
 static void load_view(item *work, const dw__request *request, int row, unsigned char *view) {
   const job *all = work->job;
-  int heads = all->shape->heads, window = all->args->window;
+  int window = all->args->window;
   bool live = view_of(all->shape, all->args, request, row, view);
   int64_t start = window ? work->positions[row] - window + 1 : 0;
   for (int j = 0; j < request->rows && window; j++) view[j] = view[j] && work->positions[j] >= start;
   for (int i = 0; i < work->count; i++) {
-    if ((work->first + i) / heads != row) continue;
+    if (row_of(work, i) != row) continue;
     work->live[i] = live;
     work->start[i] = start;
   }
 }
 
 static void load_views(item *work, const dw__request *request) {
-  int heads = work->job->shape->heads;
-  int first = work->first / heads, last = (work->first + work->count - 1) / heads;
+  int first = row_of(work, 0), last = row_of(work, work->count - 1);
   load_positions(work, request);
   for (int row = first; row <= last; row++)
     load_view(work, request, row, work->views + (size_t)(row - first) * (size_t)request->rows);
@@ -235,17 +263,24 @@ static void load_views(item *work, const dw__request *request) {
 
 static void load_block(item *work, const dw__request *request, int token) {
   const dw_shape *shape = work->job->shape;
-  int heads = shape->heads, first_row = work->first / heads;
+  int first_row = row_of(work, 0);
   size_t qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
   work->tokens = request->tokens - token < BLOCK ? request->tokens - token : BLOCK;
   for (int j = 0; j < work->tokens; j++) {
     float *to = work->kv + (size_t)j * qk;
+    if (shape->attention == DW_GQA) {
+      load(shape->kv, dw__oracle_key(shape, work->job->args, work->request, token + j, work->kv_head), (int)qk, to);
+      load(shape->kv, dw__oracle_value(shape, work->job->args, work->request, token + j, work->kv_head), (int)v,
+           work->value + (size_t)j * v);
+      continue;
+    }
     load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)v, to);
     load(shape->kv, dw__oracle_token_rope(shape, work->job->args, work->request, token + j), (int)(qk - v), to + v);
   }
   memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
+  memset(work->value + (size_t)work->tokens * v, 0, (size_t)(BLOCK - work->tokens) * v * sizeof(float));
   for (int i = 0; i < work->count; i++) {
-    const unsigned char *view = work->views + (size_t)((work->first + i) / heads - first_row) * (size_t)request->rows;
+    const unsigned char *view = work->views + (size_t)(row_of(work, i) - first_row) * (size_t)request->rows;
     for (int j = 0; j < work->tokens; j++) {
       int draft = token + j - request->prefix;
       work->seen[i * BLOCK + j] = work->live[i] && (draft < 0 ? token + j >= work->start[i] : view[draft]);
@@ -258,7 +293,7 @@ static void load_sinks(item *work) {
   const float *sinks = work->job->args->sinks;
   for (int i = 0; i < ITEM_MOST; i++) work->most[i] = -INFINITY, work->sum[i] = 0;
   for (int i = 0; i < work->count && sinks; i++) {
-    float sink = sinks[(work->first + i) % work->job->shape->heads];
+    float sink = sinks[head_of(work, i)];
     if (!work->live[i] || sink == -INFINITY) continue;
     work->most[i] = (double)sink;
     work->sum[i] = 1;
@@ -277,7 +312,7 @@ static void run_item(item *work) {
     all->math->block(work);
   }
   for (int i = 0; i < work->count; i++) {
-    size_t vector = (size_t)request.first_row * (size_t)all->shape->heads + (size_t)(work->first + i);
+    size_t vector = (size_t)(request.first_row + row_of(work, i)) * (size_t)all->shape->heads + (size_t)head_of(work, i);
     all->math->end(work, i, all->out + vector * (size_t)all->shape->head_dim_v, &all->lse[vector]);
     if (!all->args->lse_base_e) all->lse[vector] /= log(2);
   }
@@ -314,8 +349,8 @@ static void values_exact(const double *weights, const unsigned char *seen, int t
 
 static void begin_exact(item *work) {
   size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
-  double *q = work->wide_q;
-  for (size_t i = 0; i < ITEM_MOST * qk; i++) q[i] = (double)work->q[i] * (double)work->job->args->softmax_scale;
+  double *q = work->wide_q, scale = (double)work->job->args->softmax_scale * kv_scale(work->job);
+  for (size_t i = 0; i < ITEM_MOST * qk; i++) q[i] = (double)work->q[i] * scale;
   memset(work->out, 0, ITEM_MOST * v * sizeof(double));
 }
 
@@ -339,21 +374,25 @@ static double weights_exact(item *work, int vector, double *scores) {
 static void block_exact(item *work) {
   size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
   double *kv = work->wide_kv, *q = work->wide_q, *scores = work->scores, *out = work->out;
+  bool own = work->job->shape->attention == DW_GQA;  // V lies apart from K
+  double *value = own ? work->wide_value : kv;
   for (size_t i = 0; i < BLOCK * qk; i++) kv[i] = (double)work->kv[i];
+  for (size_t i = 0; i < BLOCK * v && own; i++) value[i] = (double)work->value[i];
   for (int i = 0; i < work->count; i += 2)
     for (int j = 0; j < work->tokens; j += 4) scores_exact(q + (size_t)i * qk, kv + (size_t)j * qk, qk, scores + i * BLOCK + j);
   for (int i = 0; i < work->count; i++) {
     double keep = weights_exact(work, i, scores + i * BLOCK);
     for (size_t c = 0; c < v; c += 16)
-      values_exact(scores + i * BLOCK, work->seen + i * BLOCK, work->tokens, kv + c, qk, keep, out + (size_t)i * v + c);
+      values_exact(scores + i * BLOCK, work->seen + i * BLOCK, work->tokens, value + c, own ? v : qk, keep,
+                   out + (size_t)i * v + c);
   }
 }
 
 // The sum is 0 only where nothing was seen, nor a sink: the largest weight is 1.
 static void end_exact(item *work, int vector, double *out, double *lse) {
   size_t v = (size_t)work->job->shape->head_dim_v;
-  const double *sum = (double *)work->out + (size_t)vector * v;
-  for (size_t c = 0; c < v; c++) out[c] = work->sum[vector] == 0 ? 0 : sum[c] / work->sum[vector];
+  const double *sum = (double *)work->out + (size_t)vector * v, scale = kv_scale(work->job);
+  for (size_t c = 0; c < v; c++) out[c] = work->sum[vector] == 0 ? 0 : sum[c] * scale / work->sum[vector];
   *lse = work->sum[vector] == 0 ? -INFINITY : work->most[vector] + log(work->sum[vector]);
 }
 
@@ -389,10 +428,12 @@ static void values_plain(const float *weights, const unsigned char *seen, int to
 
 static void begin_plain(item *work) { memset(work->out, 0, ITEM_MOST * (size_t)work->job->shape->head_dim_v * sizeof(float)); }
 
-// As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the KV type.
+// As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the type of the products, which is
+// the KV's, or q's for KV in e4m3.
 static float weights_plain(item *work, int vector, float *scores) {
   const unsigned char *seen = work->seen + vector * BLOCK;
   float most = (float)work->most[vector], sum = (float)work->sum[vector], cap = work->job->args->soft_cap;
+  dw_dtype type = work->job->shape->kv == DW_E4M3 ? work->job->shape->q : work->job->shape->kv;
   for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanhf(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
     if (seen[j] && scores[j] > most) most = scores[j];
@@ -402,8 +443,8 @@ static float weights_plain(item *work, int vector, float *scores) {
     if (!seen[j]) continue;
     float weight = expf(scores[j] - most);
     uint16_t rounded;
-    dw__from_float(work->job->shape->kv, (double)weight, &rounded);
-    scores[j] = dw__to_float(work->job->shape->kv, &rounded);
+    dw__from_float(type, (double)weight, &rounded);
+    scores[j] = dw__to_float(type, &rounded);
     sum += weight;
   }
   work->most[vector] = (double)most;
@@ -413,15 +454,17 @@ static float weights_plain(item *work, int vector, float *scores) {
 
 static void block_plain(item *work) {
   size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
-  float *scores = work->scores, *out = work->out;
+  float *scores = work->scores, *out = work->out, scale = work->job->args->softmax_scale * (float)kv_scale(work->job);
+  bool own = work->job->shape->attention == DW_GQA;  // V lies apart from K
+  const float *value = own ? work->value : work->kv;
   for (int i = 0; i < work->count; i += 2)
     for (int j = 0; j < work->tokens; j += 4)
-      scores_plain(work->q + (size_t)i * qk, work->kv + (size_t)j * qk, qk, work->job->args->softmax_scale,
-                   scores + i * BLOCK + j);
+      scores_plain(work->q + (size_t)i * qk, work->kv + (size_t)j * qk, qk, scale, scores + i * BLOCK + j);
   for (int i = 0; i < work->count; i++) {
     float keep = weights_plain(work, i, scores + i * BLOCK);
     for (size_t c = 0; c < v; c += 16)
-      values_plain(scores + i * BLOCK, work->seen + i * BLOCK, work->tokens, work->kv + c, qk, keep, out + (size_t)i * v + c);
+      values_plain(scores + i * BLOCK, work->seen + i * BLOCK, work->tokens, value + c, own ? v : qk, keep,
+                   out + (size_t)i * v + c);
   }
 }
 
@@ -429,10 +472,10 @@ static void end_plain(item *work, int vector, double *out, double *lse) {
   const dw_shape *shape = work->job->shape;
   size_t v = (size_t)shape->head_dim_v;
   const float *sum = (float *)work->out + (size_t)vector * v;
-  float whole = (float)work->sum[vector];
+  float whole = (float)work->sum[vector], scale = (float)kv_scale(work->job);
   for (size_t c = 0; c < v; c++) {
     uint32_t rounded;
-    dw__from_float(shape->out, whole == 0 ? 0 : (double)(sum[c] / whole), &rounded);
+    dw__from_float(shape->out, whole == 0 ? 0 : (double)(sum[c] * scale / whole), &rounded);
     out[c] = (double)dw__to_float(shape->out, &rounded);
   }
   *lse = whole == 0 ? -INFINITY : (double)((float)work->most[vector] + logf(whole));
@@ -527,6 +570,9 @@ static dw_status check_scalars(const dw_shape *shape, const dw_args *args, dw_er
   snprintf(found, sizeof found, "%g", (double)args->soft_cap);
   if (!(args->soft_cap >= 0) || isinf(args->soft_cap))
     return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", found, "0 or more", "scores stay below it");
+  if ((args->kv_scale && shape->kv != DW_E4M3) || args->v_scale)
+    return dw__fail(error, DW_BAD_ARGUMENT, args->v_scale ? "v_scale" : "kv_scale", "a pointer", "NULL",
+                    "KV in e4m3 has a scale, one for the whole record");
   for (int h = 0; h < shape->heads && args->sinks; h++) {
     if (args->sinks[h] < INFINITY) continue;
     snprintf(field, sizeof field, "sinks[%d]", h);
@@ -542,10 +588,8 @@ static dw_status check_scalars(const dw_shape *shape, const dw_args *args, dw_er
 static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *error) {
   dw_status status = dw_shape_check(shape, error);
   if (status) return status;
-  if (shape->attention != DW_MLA)
-    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (args->batch < 0) return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", args->batch, "0 or more", "requests of the call");
-  if (shape->head_dim_qk == shape->head_dim_v && (args->q_rope || args->kv_rope))
+  if ((shape->head_dim_qk == shape->head_dim_v || shape->attention == DW_GQA) && (args->q_rope || args->kv_rope))
     return dw__fail(error, DW_BAD_ARGUMENT, args->q_rope ? "q_rope" : "kv_rope", "a pointer", "NULL",
                     "qk is v: no part lies apart");
   if ((int)args->mask_kind < 0 || args->mask_kind > DW_MASK_STATIC)
@@ -561,6 +605,7 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
   } pointers[] = {
     {"q", args->q, true},
     {"kv", args->kv, true},
+    {"v", args->v, shape->attention == DW_GQA},
     {"kv_len", args->kv_len, true},
     {"kv_indptr", args->kv_indptr, args->addressing == DW_CSR},
     {"kv_indices", args->kv_indices, args->addressing == DW_CSR},
@@ -579,8 +624,8 @@ static dw_status check(const dw_shape *shape, const dw_args *args, dw_error *err
 // ---- items and threads ----------------------------------------------------------------------------------------
 
 static void item_free(item *work) {
-  void *blocks[] = {work->q,      work->kv,      work->seen,   work->views, work->positions,
-                    work->wide_q, work->wide_kv, work->scores, work->out};
+  void *blocks[] = {work->q,      work->kv,      work->value,      work->seen,   work->views, work->positions,
+                    work->wide_q, work->wide_kv, work->wide_value, work->scores, work->out};
   for (size_t i = 0; i < DW__COUNT(blocks); i++) dw__release(blocks[i]);
 }
 
@@ -589,15 +634,17 @@ static bool item_make(item *work, const job *all) {
   *work = (item){.job = all, .placed = -1};
   work->q = dw__alloc(ITEM_MOST * qk * sizeof(float));
   work->kv = dw__alloc(BLOCK * qk * sizeof(float));
+  work->value = dw__alloc(BLOCK * v * sizeof(float));
   work->seen = dw__alloc(ITEM_MOST * BLOCK);
   work->views = dw__alloc((size_t)(ITEM_MOST + 1) * (size_t)all->shape->width);
   work->positions = dw__alloc((size_t)all->shape->width * sizeof *work->positions);
   work->wide_q = dw__alloc(ITEM_MOST * qk * size);
   work->wide_kv = dw__alloc(BLOCK * qk * size);
+  work->wide_value = dw__alloc(BLOCK * v * size);
   work->scores = dw__alloc(ITEM_MOST * BLOCK * size);
   work->out = dw__alloc(ITEM_MOST * v * size);
-  return work->q && work->kv && work->seen && work->views && work->positions && work->wide_q && work->wide_kv && work->scores &&
-         work->out;
+  return work->q && work->kv && work->value && work->seen && work->views && work->positions && work->wide_q && work->wide_kv &&
+         work->wide_value && work->scores && work->out;
 }
 
 static void *run_items(void *argument) {
@@ -606,8 +653,11 @@ static void *run_items(void *argument) {
   for (int i; (i = atomic_fetch_add(&all->next, 1)) < all->items;) {
     while (i >= all->first_item[work->request + 1]) work->request++;
     dw__request request = dw__oracle_request(all->shape, all->args, work->request);
-    work->first = (i - all->first_item[work->request]) * all->item_vectors;
-    int left = request.rows * all->shape->heads - work->first;
+    int vectors = request.rows * group_of(all->shape), items = (vectors + all->item_vectors - 1) / all->item_vectors;
+    int of_request = i - all->first_item[work->request];
+    work->kv_head = of_request / items;
+    work->first = of_request % items * all->item_vectors;
+    int left = vectors - work->first;
     work->count = left < all->item_vectors ? left : all->item_vectors;
     run_item(work);
   }
@@ -623,9 +673,9 @@ static void cut(job *all, int threads) {
   all->item_vectors = (int)(each < ITEM_LEAST ? ITEM_LEAST : each > ITEM_MOST ? ITEM_MOST : each);
   all->items = 0;
   for (int b = 0; b < all->args->batch; b++) {
-    int of_request = dw__oracle_request(all->shape, all->args, b).rows * all->shape->heads;
+    int of_head = dw__oracle_request(all->shape, all->args, b).rows * group_of(all->shape);
     all->first_item[b] = all->items;
-    all->items += (of_request + all->item_vectors - 1) / all->item_vectors;
+    all->items += all->shape->kv_heads * ((of_head + all->item_vectors - 1) / all->item_vectors);
   }
   all->first_item[all->args->batch] = all->items;
 }

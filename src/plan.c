@@ -11,6 +11,7 @@
 static size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static int max_rows(const dw_shape *shape) { return shape->width * shape->heads; }
+static bool is_gqa(const dw_shape *shape) { return shape->attention == DW_GQA; }
 static int max_total_q(const dw_shape *shape, const dw_bounds *bounds) {
   return bounds->total_q ? bounds->total_q : bounds->batch * shape->width;
 }
@@ -92,7 +93,8 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   main->grid[0] = (unsigned)split.groups;
   main->grid[1] = (unsigned)split.ranges;
   main->grid[2] = (unsigned)bounds->batch;
-  main->block = variant->family == DW_SPLIT ? 128 : 512;
+  main->block = variant->family == DW_ROWSPLIT || variant->family == DW_DIMSPLIT ? 512 : 128;
+  if (variant->family == DW_GROUPED) main->grid[0] *= (unsigned)shape->kv_heads;
   if (variant->family == DW_DIMSPLIT) main->cluster = 2, main->grid[0] *= 2;
   plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
   add_combine(shape, variant, bounds, plan);
@@ -121,6 +123,8 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->draft_slots = a->lengths_include_drafts ? NULL : a->draft_slots;
   p->q_rope = a->q_rope;
   p->kv_rope = a->kv_rope;
+  p->k_scale = a->kv_scale;
+  p->v_scale = shape->attention == DW_MLA ? a->kv_scale : a->v_scale;
   p->block_table = a->block_table;
   p->mask = a->mask;
   const int qk = shape->head_dim_qk, v = shape->head_dim_v;
@@ -131,8 +135,13 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->out_head_stride = dw__or_else(a->out_head_stride, v);
   p->out_row_stride = dw__or_else(a->out_row_stride, shape->heads * p->out_head_stride);
   p->lse_row_stride = dw__or_else(a->lse_row_stride, shape->heads);
-  p->kv_token_stride = dw__or_else(a->kv_token_stride, a->kv_rope ? v : qk);
+  p->kv_head_stride = dw__or_else(is_gqa(shape) ? a->kv_head_stride : 0, a->kv_rope ? v : qk);
+  p->kv_token_stride = dw__or_else(a->kv_token_stride, shape->kv_heads * p->kv_head_stride);
   p->kv_page_stride = dw__or_else(a->kv_page_stride, shape->page * p->kv_token_stride);
+  p->v = a->v;
+  p->v_head_stride = dw__or_else(a->v_head_stride, v);
+  p->v_token_stride = dw__or_else(a->v_token_stride, shape->kv_heads * p->v_head_stride);
+  p->v_page_stride = dw__or_else(a->v_page_stride, shape->page * p->v_token_stride);
   p->kv_rope_token_stride = dw__or_else(a->kv_rope_token_stride, qk - v);
   p->kv_rope_page_stride = dw__or_else(a->kv_rope_page_stride, shape->page * p->kv_rope_token_stride);
   p->table_columns = a->table_columns;
@@ -142,13 +151,13 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_request_stride = a->mask_shared ? 0 : dw__or_else(a->mask_request_stride, p->width * p->mask_row_stride);
   p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
-  p->cap_near = FLT_MAX;
+  p->cap_most = FLT_MAX;
   if (a->soft_cap > 0.f) {
     static const double series[2] = {-0.33269163, 0.1214117};           // of tanh x / x - 1, up to x = 2/5
     const double cap = a->soft_cap * log2e, raw = p->scale_log2 / cap;  // q . k x raw = s / cap
     p->cap_log2 = (float)cap;
     p->cap_exponent = (float)(2 * log2e * raw);
-    p->cap_near = (float)fmin(0.16 / (raw * raw), FLT_MAX);
+    p->cap_most = (float)fmin(0.4 / raw, FLT_MAX);
     for (int i = 0; i < 2; i++) p->cap_series[i] = (float)(p->scale_log2 * series[i] * pow(raw, 2 * (i + 1)));
   }
   p->window = a->window;
@@ -158,7 +167,8 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->batch = a->batch;
   p->total_q = a->total_q ? a->total_q : a->batch * p->width;
   p->rows = max_rows(shape);
-  const int tiles = dw__ceil_div((long long)p->width * shape->heads, 8);  // of a request with that width
+  // Of a KV head, in a request with that width.
+  const int tiles = dw__ceil_div((long long)p->width * shape->heads / shape->kv_heads, 8);
   p->group_tiles = tiles / plan->groups;
   p->group_more = tiles % plan->groups;
   p->ranges = plan->ranges;
@@ -264,14 +274,14 @@ static dw_status need_apart(int64_t rows, int64_t row_stride, const char *field,
 }
 
 // The part of q or of a token that may lie apart.
-static dw_status check_rope(const dw_shape *shape, const void *rope, const char *name, int64_t outer, const char *outer_name,
-                            int64_t inner, const char *inner_name, dw_error *e) {
+static dw_status check_rope(const dw_shape *shape, const void *rope, int bytes, const char *name, int64_t outer,
+                            const char *outer_name, int64_t inner, const char *inner_name, dw_error *e) {
   if (!rope) return DW_OK;
   const int size = shape->head_dim_qk - shape->head_dim_v;
   if (!size) return dw__fail(e, DW_BAD_ARGUMENT, name, "a pointer", "NULL", "qk is v: there is no part to lie apart");
   dw_status s = need(rope, name, 16, e);
-  if (!s) s = need_stride(outer, outer_name, size, 2, e);
-  return s ? s : need_stride(inner, inner_name, size, 2, e);
+  if (!s) s = need_stride(outer, outer_name, size, bytes, e);
+  return s ? s : need_stride(inner, inner_name, size, bytes, e);
 }
 
 #define TRY(call)                   \
@@ -343,16 +353,56 @@ static dw_status check_counts(const dw_shape *shape, const dw_args *a, dw_error 
   return a->draft_slots ? need_count(a->draft_slots_count, "draft_slots_count", rows, "every row of q has a slot", e) : DW_OK;
 }
 
-static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
+static dw_status check_scales(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const bool scaled = shape->kv == DW_E4M3;
+  if (a->kv_scale && !scaled)
+    return dw__fail(e, DW_BAD_ARGUMENT, "kv_scale", "a pointer", "NULL", "only KV in e4m3 has a scale");
+  if (a->v_scale && (!scaled || shape->attention == DW_MLA))
+    return dw__fail(e, DW_BAD_ARGUMENT, "v_scale", "a pointer", "NULL",
+                    scaled ? "V of MLA is part of the record, whose scale is kv_scale" : "only KV in e4m3 has a scale");
+  if (a->kv_scale) TRY(need(a->kv_scale, "kv_scale", 4, e));
+  return a->v_scale ? need(a->v_scale, "v_scale", 4, e) : DW_OK;
+}
+
+// K or V of GQA: pages, tokens and heads in any order, as long as the tokens of a page and the heads share no elements.
+static dw_status check_plane(const dw_shape *shape, const char *name, const void *base, int64_t page, int64_t token,
+                             int64_t head, int size, dw_error *e) {
+  char page_name[32], token_name[32], head_name[32];
+  snprintf(page_name, sizeof page_name, "%s_page_stride", name);
+  snprintf(token_name, sizeof token_name, "%s_token_stride", name);
+  snprintf(head_name, sizeof head_name, "%s_head_stride", name);
+  TRY(need(base, name, 16, e));
+  TRY(need_stride(head, head_name, size, 2, e));
+  TRY(need_stride(token, token_name, size, 2, e));
+  head = dw__or_else(head, size);
+  token = dw__or_else(token, shape->kv_heads * head);
+  TRY(need_apart(shape->page, token, token_name, shape->kv_heads, head, size, e));
+  return need_stride(page, page_name, shape->page * token, 2, e);
+}
+static dw_status check_planes(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  if (a->q_rope || a->kv_rope)
+    return dw__fail(e, DW_BAD_ARGUMENT, a->q_rope ? "q_rope" : "kv_rope", "a pointer", "NULL",
+                    "only MLA has a part that may lie apart");
+  TRY(check_plane(shape, "kv", a->kv, a->kv_page_stride, a->kv_token_stride, a->kv_head_stride, shape->head_dim_qk, e));
+  return check_plane(shape, "v", a->v, a->v_page_stride, a->v_token_stride, a->v_head_stride, shape->head_dim_v, e);
+}
+static dw_status check_pool(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  const int bytes = shape->kv == DW_E4M3 ? 1 : 2;  // an element
+  if (a->v) return dw__fail(e, DW_BAD_ARGUMENT, "v", "a pointer", "NULL", "V of MLA is the first part of a token's record");
   TRY(need(a->kv, "kv", 16, e));
-  TRY(check_rope(shape, a->kv_rope, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
+  TRY(check_rope(shape, a->kv_rope, bytes, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,
                  "kv_rope_token_stride", e));
   const int64_t rope = dw__or_else(a->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
-  if (a->kv_rope) TRY(need_stride(a->kv_rope_page_stride, "kv_rope_page_stride", shape->page * rope, 2, e));
+  if (a->kv_rope) TRY(need_stride(a->kv_rope_page_stride, "kv_rope_page_stride", shape->page * rope, bytes, e));
   const int record = a->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
-  TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, 2, e));
+  TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, bytes, e));
   const int64_t token = dw__or_else(a->kv_token_stride, record);
-  TRY(need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, 2, e));
+  return need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, bytes, e);
+}
+
+static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) {
+  TRY(is_gqa(shape) ? check_planes(shape, a, e) : check_pool(shape, a, e));
+  TRY(check_scales(shape, a, e));
   TRY(need_range(a->kv_pages, "kv_pages", 0, INT32_MAX, "pages in the pool, 0 where they are not known", e));
   TRY(need(a->kv_len, "kv_len", 4, e));
   TRY(need_range((int)a->addressing, "addressing", 0, 1, "DW_CSR or DW_BLOCK_TABLE", e));
@@ -472,7 +522,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   TRY(check_rows(shape, bounds, a, e));
   TRY(need(a->q, "q", 16, e));
   const int q_part = a->q_rope ? shape->head_dim_v : shape->head_dim_qk;
-  TRY(check_rope(shape, a->q_rope, "q_rope", a->q_rope_row_stride, "q_rope_row_stride", a->q_rope_head_stride,
+  TRY(check_rope(shape, a->q_rope, 2, "q_rope", a->q_rope_row_stride, "q_rope_row_stride", a->q_rope_head_stride,
                  "q_rope_head_stride", e));
   TRY(need_stride(a->q_head_stride, "q_head_stride", q_part, 2, e));
   TRY(need_stride(a->q_row_stride, "q_row_stride", q_part, 2, e));

@@ -37,8 +37,10 @@ static dw_status check_request(const dw__problem_spec *spec, int request, dw_err
 }
 
 static dw_status check_rope(const dw__problem_spec *spec, dw_error *error) {
-  if (spec->shape.head_dim_qk > spec->shape.head_dim_v || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
-  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: no part lies apart");
+  bool may = spec->shape.attention == DW_MLA && spec->shape.head_dim_qk > spec->shape.head_dim_v;
+  if (may || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
+  return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0",
+                      "GQA, or qk is v: no part lies apart");
 }
 
 static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
@@ -62,6 +64,8 @@ static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
   if (spec->soft_cap != 0 && (!(spec->soft_cap >= 1e-3) || isinf(spec->soft_cap)))
     return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "another number", "0 (none), or 0.001 and more",
                     "scores stay below it");
+  if (spec->kv_scale != 0 && spec->shape.kv != DW_E4M3)
+    return dw__fail(error, DW_BAD_ARGUMENT, "kv_scale", "a number", "0", "only KV in e4m3 has a scale");
   if (!spec->drafts_elsewhere) return DW_OK;
   if (spec->lengths_include_drafts || spec->window || spec->draft_slots)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", spec->drafts_elsewhere,
@@ -75,8 +79,6 @@ static dw_status check(const dw__problem_spec *spec, dw_error *error) {
   if (!status) status = check_rope(spec, error);
   if (!status) status = check_scalars(spec, error);
   if (status) return status;
-  if (spec->shape.attention != DW_MLA)
-    return dw__fail(error, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "the arguments have one pool for K and V");
   if (spec->batch < 1)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "batch", spec->batch, "1 or more", "requests of the problem");
   if (!spec->prefix) return dw__fail(error, DW_BAD_ARGUMENT, "prefix", "NULL", "a list", "committed tokens of each request");
@@ -97,10 +99,11 @@ static dw_status check(const dw__problem_spec *spec, dw_error *error) {
 
 // ---- making ---------------------------------------------------------------------------------------------------
 
-// An array of 16-bit elements: pieces within pieces, such as heads within rows.
+// An array of pieces within pieces, such as heads within rows.
 typedef struct pieces {
-  uint16_t *at;
-  int64_t outer, inner;  // strides
+  char *at;
+  int64_t outer, inner;  // strides, in elements
+  int bytes;             // an element
 } pieces;
 
 // A problem on the way. Once an allocation has failed, `failed` is set; the steps after it have nothing to do.
@@ -111,7 +114,9 @@ typedef struct maker {
   int pages, table_pages;  // of the pool; most pages of a request
   int *units;              // the pool's slots (CSR) or pages (block table) in the order in which requests take them
   int taken;
-  pieces kv, kv_rope;  // the pool
+  pieces kv, kv_rope;          // the pool
+  dw__plane k_plane, v_plane;  // GQA: within kv.at and v
+  char *v;
 } maker;
 
 enum { STREAM_Q, STREAM_KV, STREAM_TREE, STREAM_DEAD, STREAM_SLOTS, STREAM_MASK, STREAM_POSITIONS, STREAM_SINKS };
@@ -175,24 +180,32 @@ static void make_strides(maker *make) {
   args->out_head_stride = shape->head_dim_v + 8;
   args->out_row_stride = shape->heads * args->out_head_stride + 16;
   args->lse_row_stride = shape->heads + 3;
-  args->kv_token_stride = first_part(shape, spec->kv_rope) + 24;
-  args->kv_page_stride = shape->page * args->kv_token_stride + 40;
+  const int unit = 16 / (int)dw__dtype_size(shape->kv);  // tokens are 16-byte aligned
+  if (shape->attention == DW_MLA) {
+    args->kv_token_stride = first_part(shape, spec->kv_rope) + 3 * unit;
+    args->kv_page_stride = shape->page * args->kv_token_stride + 5 * unit;
+  }
   if (spec->q_rope) {
     args->q_rope_head_stride = last_part(shape) + 16;
     args->q_rope_row_stride = shape->heads * args->q_rope_head_stride + 8;
   }
   if (spec->kv_rope) {
-    args->kv_rope_token_stride = last_part(shape) + 8;
-    args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + 56;
+    args->kv_rope_token_stride = last_part(shape) + unit;
+    args->kv_rope_page_stride = shape->page * args->kv_rope_token_stride + 7 * unit;
   }
 }
 
-static pieces make_pieces(maker *make, int outer, int64_t outer_stride, int inner, int64_t inner_stride, int size,
-                          size_t *bytes) {
+static pieces make_pieces(maker *make, dw_dtype type, int outer, int64_t outer_stride, int inner, int64_t inner_stride,
+                          int size, size_t *bytes) {
   inner_stride = dw__or_else(inner_stride, size);
   outer_stride = dw__or_else(outer_stride, inner * inner_stride);
-  uint16_t *at = array(make, 2 * extent(outer, outer_stride, inner, inner_stride, size), bytes);
-  return (pieces){at, outer_stride, inner_stride};
+  const int each = (int)dw__dtype_size(type);
+  char *at = array(make, (size_t)each * extent(outer, outer_stride, inner, inner_stride, size), bytes);
+  return (pieces){at, outer_stride, inner_stride, each};
+}
+
+static void *piece(const pieces *all, int64_t outer, int64_t inner, int64_t element) {
+  return all->at + (outer * all->outer + inner * all->inner + element) * all->bytes;
 }
 
 static void make_q(maker *make) {
@@ -200,9 +213,10 @@ static void make_q(maker *make) {
   const dw_shape *shape = &problem->spec.shape;
   dw_args *args = &problem->args;
   int first = first_part(shape, problem->spec.q_rope), rows = problem->total_q, heads = shape->heads;
-  pieces q = make_pieces(make, rows, args->q_row_stride, heads, args->q_head_stride, first, &problem->q_bytes), rope = {0};
+  pieces q = make_pieces(make, shape->q, rows, args->q_row_stride, heads, args->q_head_stride, first, &problem->q_bytes),
+         rope = {0};
   if (problem->spec.q_rope)
-    rope = make_pieces(make, rows, args->q_rope_row_stride, heads, args->q_rope_head_stride, last_part(shape),
+    rope = make_pieces(make, shape->q, rows, args->q_rope_row_stride, heads, args->q_rope_head_stride, last_part(shape),
                        &problem->q_rope_bytes);
   args->q = q.at;
   args->q_rope = rope.at;
@@ -213,9 +227,7 @@ static void make_q(maker *make) {
       for (int h = 0; h < heads; h++)
         for (int d = 0; d < shape->head_dim_qk; d++) {
           double value = dw__random_normal(&seed) * (double)problem->spec.q_scale;
-          uint16_t *to =
-            d < first ? q.at + row * q.outer + h * q.inner + d : rope.at + row * rope.outer + h * rope.inner + d - first;
-          dw__from_float(shape->q, value, to);
+          dw__from_float(shape->q, value, d < first ? piece(&q, row, h, d) : piece(&rope, row, h, d - first));
         }
     }
 }
@@ -451,11 +463,31 @@ static void make_units(maker *make) {
   }
 }
 
-// NaN and both infinities in turn, everywhere; tokens are written over it.
-static void poison_pool(maker *make, uint16_t *kv, size_t bytes) {
-  uint16_t infinity = make->problem->spec.shape.kv == DW_BF16 ? 0x7F80 : 0x7C00;
-  const uint16_t pattern[4] = {DW__POISON, infinity, DW__POISON | 0x8000, (uint16_t)(infinity | 0x8000)};
-  for (size_t i = 0; i < bytes / 2 && kv; i++) kv[i] = pattern[i % 4];
+// NaN and both infinities (e4m3 has none) in turn, everywhere; tokens are written over it.
+static void poison_pool(maker *make, char *pool, size_t bytes) {
+  const dw_dtype type = make->problem->spec.shape.kv;
+  const uint16_t infinity = type == DW_E4M3 ? 0x7FFF : type == DW_BF16 ? 0x7F80 : 0x7C00;
+  const uint16_t nan = type == DW_E4M3 ? 0xFF7F : DW__POISON;
+  const uint16_t pattern[4] = {nan, infinity, nan | 0x8000, (uint16_t)(infinity | 0x8000)};
+  for (size_t i = 0; i + 1 < bytes && pool; i += 2) memcpy(pool + i, &pattern[i / 2 % 4], 2);
+}
+
+// Tight planes of their own leave every stride to its default.
+static void make_planes(maker *make) {
+  dw__problem *problem = make->problem;
+  const dw__problem_spec *spec = &problem->spec;
+  const dw_shape *shape = &spec->shape;
+  const bool share = dw__planes_share(spec->planes);
+  const size_t size = dw__dtype_size(shape->kv);
+  dw__planes_lay(shape, spec->planes, spec->strided, &make->k_plane, &make->v_plane);
+  size_t k = dw__plane_extent(shape, &make->k_plane, make->pages), v = dw__plane_extent(shape, &make->v_plane, make->pages);
+  make->kv.at = array(make, size * (share && v > k ? v : k), &problem->kv_bytes);
+  make->v = share ? make->kv.at : array(make, size * v, &problem->v_bytes);
+  poison_pool(make, make->kv.at, problem->kv_bytes);
+  poison_pool(make, make->v, problem->v_bytes);
+  if (spec->strided || spec->planes) dw__planes_args(&make->k_plane, &make->v_plane, &problem->args);
+  problem->args.kv = make->kv.at;
+  if (!make->failed) problem->args.v = make->v + (size_t)make->v_plane.first * size;
 }
 
 static void make_pool(maker *make) {
@@ -463,29 +495,50 @@ static void make_pool(maker *make) {
   const dw__problem_spec *spec = &problem->spec;
   const dw_shape *shape = &spec->shape;
   dw_args *args = &problem->args;
-  make->kv = make_pieces(make, make->pages, args->kv_page_stride, shape->page, args->kv_token_stride,
+  if (shape->attention == DW_GQA) {
+    make_planes(make);
+    return;
+  }
+  make->kv = make_pieces(make, shape->kv, make->pages, args->kv_page_stride, shape->page, args->kv_token_stride,
                          first_part(shape, spec->kv_rope), &problem->kv_bytes);
   poison_pool(make, make->kv.at, problem->kv_bytes);
   if (spec->kv_rope)
-    make->kv_rope = make_pieces(make, make->pages, args->kv_rope_page_stride, shape->page, args->kv_rope_token_stride,
-                                last_part(shape), &problem->kv_rope_bytes);
+    make->kv_rope = make_pieces(make, shape->kv, make->pages, args->kv_rope_page_stride, shape->page,
+                                args->kv_rope_token_stride, last_part(shape), &problem->kv_rope_bytes);
   poison_pool(make, make->kv_rope.at, problem->kv_rope_bytes);
+  if (spec->kv_scale != 0) {
+    float *scale = array(make, sizeof *scale, NULL);
+    if (scale) *scale = spec->kv_scale;
+    args->kv_scale = scale;
+  }
   args->kv = make->kv.at;
   args->kv_rope = make->kv_rope.at;
 }
 
-static uint16_t *place_in(const pieces *pool, int64_t slot, int page) {
-  return pool->at + slot / page * pool->outer + slot % page * pool->inner;
+static void write_heads(const maker *make, uint64_t *seed, char *pool, const dw__plane *plane, int64_t slot) {
+  const dw_shape *shape = &make->problem->spec.shape;
+  const size_t size = dw__dtype_size(shape->kv);
+  for (int h = 0; h < shape->kv_heads; h++) {
+    char *to = pool + (size_t)dw__plane_place(shape, plane, slot, h) * size;
+    for (int d = 0; d < plane->size; d++) dw__from_float(shape->kv, dw__random_normal(seed), to + (size_t)d * size);
+  }
 }
 
 static void write_token(const maker *make, int request, int token, int64_t slot) {
   const dw_shape *shape = &make->problem->spec.shape;
+  if (shape->attention == DW_GQA) {
+    uint64_t seed = stream(make, STREAM_KV, request, token);
+    write_heads(make, &seed, make->kv.at, &make->k_plane, slot);
+    write_heads(make, &seed, make->v, &make->v_plane, slot);
+    return;
+  }
   int first = first_part(shape, make->problem->spec.kv_rope);
-  uint16_t *to = place_in(&make->kv, slot, shape->page);
+  const int64_t page = slot / shape->page, in_page = slot % shape->page;
+  const double scale = make->problem->spec.kv_scale != 0 ? (double)make->problem->spec.kv_scale : 1;
   uint64_t seed = stream(make, STREAM_KV, request, token);
-  for (int d = 0; d < first; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d]);
-  if (first < shape->head_dim_qk) to = place_in(&make->kv_rope, slot, shape->page);
-  for (int d = first; d < shape->head_dim_qk; d++) dw__from_float(shape->kv, dw__random_normal(&seed), &to[d - first]);
+  for (int d = 0; d < shape->head_dim_qk; d++)
+    dw__from_float(shape->kv, dw__random_normal(&seed) / scale,
+                   d < first ? piece(&make->kv, page, in_page, d) : piece(&make->kv_rope, page, in_page, d - first));
 }
 
 // Page ids behind the pages that a request uses are garbage, as engines leave them.
@@ -571,7 +624,7 @@ static void make_scalars(maker *make) {
   problem->args.soft_cap = spec->soft_cap;
   problem->args.lse_base_e = spec->lse_base_e;
   // 1 / sqrt(192) for DeepSeek's 576, so that scores spread as they do there.
-  problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / 3);
+  problem->args.softmax_scale = 1 / sqrtf((float)spec->shape.head_dim_qk / (spec->shape.attention == DW_MLA ? 3.f : 1.f));
   problem->spec.prefix = problem->prefix;
   if (spec->rows) problem->spec.rows = problem->rows;
 }

@@ -9,6 +9,10 @@
 
 typedef enum dw__tree_kind { DW__TREE_CHAIN, DW__TREE_RANDOM, DW__TREE_STAR } dw__tree_kind;
 
+// GQA: K and V each in a pool of [pages, page, heads, width] or [pages, heads, page, width]; or in one pool, where a token has its K
+// of all heads and then its V of all heads, or a page those of its K and then those of its V, heads before tokens.
+typedef enum dw__planes { DW__PLANES_APART, DW__PLANES_BY_HEAD, DW__PLANES_IN_TOKEN, DW__PLANES_IN_PAGE } dw__planes;
+
 typedef struct dw__problem_spec {
   dw_shape shape;
   int batch;
@@ -22,18 +26,20 @@ typedef struct dw__problem_spec {
   dw_addressing addressing;
   int index64;
   int lengths_include_drafts;
-  int draft_slots;  // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
-  int dead_nodes;   // PARENTS: mark about one node in eight dead (-2)
-  int q_rope;       // the last elements of q lie apart
-  int kv_rope;      // the last elements of the tokens lie in a pool of their own
-  int strided;      // use strides larger than tight ones for q, out, lse, kv, table and mask
-  int shuffle;      // random slots or pages (else ascending)
-  int window;       // as in dw_args
-  int positions;    // an array of positions: 1: as without one, 2: rows anywhere up to 7 behind that; garbage without a window
+  int draft_slots;    // CSR, prefix-only: hand drafts over in draft_slots (else they are in the table)
+  int dead_nodes;     // PARENTS: mark about one node in eight dead (-2)
+  int q_rope;         // the last elements of q lie apart
+  int kv_rope;        // the last elements of the tokens lie in a pool of their own
+  dw__planes planes;  // GQA: how K and V lie
+  int strided;        // use strides larger than tight ones for q, out, lse, kv, table and mask
+  int shuffle;        // random slots or pages (else ascending)
+  int window;         // as in dw_args
+  int positions;  // an array of positions: 1: as without one, 2: rows anywhere up to 7 behind that; garbage without a window
   float soft_cap;
   int sinks;             // heads with a sink each: most are small, some large enough to take nearly all, some -inf
   int drafts_elsewhere;  // the KV has the prefixes only, the mask is an array that may not be touched
   float q_scale;         // standard deviation of q (1 is usual; 3 makes peaked softmax)
+  float kv_scale;        // E4M3: args.kv_scale, and elements are stored divided by it; 0: NULL
   int lse_base_e;
   int spare_pages;  // extra poisoned pages in the pool, at least 1
   uint64_t seed;
@@ -46,9 +52,10 @@ typedef struct dw__problem {
   dw_args args;  // host pointers; workspace NULL
   size_t q_bytes, out_bytes, lse_bytes, kv_bytes, index_bytes, indptr_bytes, table_bytes, mask_bytes, draft_slots_bytes;
   size_t q_rope_bytes, kv_rope_bytes, positions_bytes;
-  double *out64;  // [total_q, heads, v]
-  double *lse64;  // [total_q, heads], in the base asked for; -inf where nothing is visible
-  void *memory;   // owner of everything above
+  size_t v_bytes;  // 0 where V lies in K's pool
+  double *out64;   // [total_q, heads, v]
+  double *lse64;   // [total_q, heads], in the base asked for; -inf where nothing is visible
+  void *memory;    // owner of everything above
 } dw__problem;
 
 dw_status dw__problem_make(const dw__problem_spec *spec, dw__problem **problem, dw_error *error);
@@ -77,6 +84,19 @@ typedef struct dw__comparison {
 // kernel with P rounded to the KV type (computed here too), 3e-3). DW_WRONG_RESULT with the first bad row in the error.
 dw_status dw__problem_compare(dw__problem *problem, dw__comparison *comparison, dw_error *error);
 
+// ---- K and V of GQA (src/planes.c) ----------------------------------------------------------------------------
+// Strides in elements; `first`: where the plane begins in its pool.
+typedef struct dw__plane {
+  int64_t page, token, head, first;
+  int size;  // of a head's vector
+} dw__plane;
+void dw__planes_lay(const dw_shape *shape, dw__planes kind, int strided, dw__plane *k, dw__plane *v);
+static inline bool dw__planes_share(dw__planes kind) { return kind == DW__PLANES_IN_TOKEN || kind == DW__PLANES_IN_PAGE; }
+// Elements from the pool's begin to behind the plane's last one.
+size_t dw__plane_extent(const dw_shape *shape, const dw__plane *plane, int64_t pages);
+int64_t dw__plane_place(const dw_shape *shape, const dw__plane *plane, int64_t slot, int head);
+void dw__planes_args(const dw__plane *k, const dw__plane *v, dw_args *args);
+
 // ---- trees (src/tree.c) ---------------------------------------------------------------------------------------
 // Parents of a random tree: root -1 (several roots may occur after the first node with small probability), parent < child.
 void dw__tree_random(uint64_t *seed, int nodes, int *parents);
@@ -85,7 +105,7 @@ dw_status dw__tree_masks(const int *parents, int nodes, int words, int *depth, u
 
 // ---- number formats -------------------------------------------------------------------------------------------
 float dw__to_float(dw_dtype type, const void *element);
-void dw__from_float(dw_dtype type, double value, void *element);  // nearest even
+void dw__from_float(dw_dtype type, double value, void *element);  // nearest even; E4M3: at most 448
 size_t dw__dtype_size(dw_dtype type);
 
 #endif

@@ -28,6 +28,11 @@ static uint64_t stream(uint64_t seed, int kind, int i) {
 
 int dw__case_width(const dw__case *c) { return c->width ? c->width : c->shape.width; }
 
+float dw__case_kv_scale(const dw__case *c) {
+  static const float scales[] = {0, 0.25f, 0.004f, 60};  // 0.004: many elements are 448; 60: most are subnormal
+  return scales[c->scale];
+}
+
 int dw__case_longest(const dw__case *c) {
   int longest = 0;
   for (int k = 0; k <= c->replay; k++)
@@ -67,10 +72,25 @@ static dw_shape random_shape(const dw__case_scale *scale, uint64_t *state) {
   shape.page = pages[below(state, DW__COUNT(pages))];
   shape.q = shape.kv = one_in(state, 3) ? DW_F16 : DW_BF16;
   shape.out = one_in(state, 4) ? DW_F32 : one_in(state, 6) ? (dw_dtype)below(state, 2) : shape.q;
+  if (one_in(state, 4)) shape.kv = DW_E4M3;
   shape.target = scale->target ? scale->target : one_in(state, 2) ? 90 : 120;
   shape.limits = shape.target < 120 ? 120 : 0;
   if (one_in(state, 3)) set_tree(&shape, state);
   return shape;
+}
+
+// The same call for GQA, with heads and vectors of its own.
+static void make_gqa(const dw__case_scale *scale, uint64_t *state, dw_shape *shape) {
+  static const int vectors[][2] = {{128, 128}, {64, 64}, {192, 128}, {96, 96}, {256, 256}, {64, 96}};
+  static const int shared[] = {1, 2, 4, 5, 6, 7, 8, 12, 16};
+  const int *of = scale->widths || one_in(state, 2) ? vectors[below(state, DW__COUNT(vectors))] : vectors[0];
+  shape->attention = DW_GQA;
+  shape->kv = shape->q;  // no family serves GQA over e4m3
+  shape->head_dim_qk = of[0];
+  shape->head_dim_v = of[1];
+  shape->kv_heads = 1 + below(state, least(8, scale->heads));
+  shape->heads = shape->kv_heads * least(shared[below(state, DW__COUNT(shared))], scale->heads / shape->kv_heads);
+  if (shape->width > 64) shape->heads = shape->kv_heads;
 }
 
 // What the rule table returns for some loads.
@@ -94,7 +114,8 @@ void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_sh
                     dw_variant variants[DW__CASE_VARIANTS]) {
   uint64_t state = stream(seed, 1, group);
   *shape = random_shape(scale, &state);
-  bool apart = shape->head_dim_qk > shape->head_dim_v;
+  if (group % 3 == 2) make_gqa(scale, &state, shape);
+  bool apart = shape->attention == DW_MLA && shape->head_dim_qk > shape->head_dim_v;
   int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (apart ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
   random_variants(shape, &state, variants, DW__CASE_VARIANTS);
   variants[0].call = variants[1].call = variants[2].call = DW_CALL_ANY;
@@ -144,7 +165,9 @@ void dw__case_settle(dw__case *c) {
   if (!c->variant.soft_cap) c->cap = 0;
   if (!c->variant.q_rope) c->q_rope = 0;
   if (!c->variant.kv_rope) c->kv_rope = 0;
+  if (c->shape.attention == DW_MLA) c->planes = 0;
   if (!c->replay) c->capture = 0;
+  if (c->shape.kv != DW_E4M3) c->scale = 0;
   settle_lengths(c);
   if (!fits_table(c)) c->variant.call = DW_CALL_ANY;
 }
@@ -223,6 +246,7 @@ static void choose_features(dw__case *c, int longest, uint64_t *state) {
   c->sinks = one_in(state, 4);
   c->overlap = one_in(state, 4);
   c->peaked = one_in(state, 4);
+  c->scale = below(state, 4);
   // Not more ranges than a grid and its merge are fit for.
   int least_split = (longest + width) / 256;
   if (one_in(state, 3)) c->split = most(16 << below(state, 5), (least_split + 15) / 16 * 16);
@@ -232,6 +256,7 @@ static void choose_features(dw__case *c, int longest, uint64_t *state) {
   c->replay = below(state, 2);
   c->order = below(state, 3);
   c->seed = (int)(dw__random(state) >> 33);
+  c->planes = below(state, 4);
 }
 
 void dw__case_make(const dw__case_scale *scale, uint64_t seed, int index, int per_group, dw__case *c) {
@@ -384,8 +409,8 @@ static void shrink_shape(dw__case *c, int step) {
   switch (step) {
     case 0: set_width(c, most_rows(c)); break;
     case 1: set_width(c, (c->shape.width + 1) / 2); break;
-    case 2: c->shape.heads = 1; break;
-    case 3: c->shape.heads = (c->shape.heads + 1) / 2; break;
+    case 2: c->shape.heads = c->shape.kv_heads; break;
+    case 3: c->shape.heads = (c->shape.heads / c->shape.kv_heads + 1) / 2 * c->shape.kv_heads; break;
     case 4: c->shape.page = 1; break;
     case 5: c->shape.page = least(c->shape.page, 16); break;
     case 6: c->shape.out = c->shape.q; break;
@@ -397,7 +422,8 @@ static void shrink_shape(dw__case *c, int step) {
     case 12: c->variant.soft_cap = 0; break;
     case 13: c->variant.q_rope = 0; break;
     case 14: c->variant.kv_rope = 0; break;
-    case 15:
+    case 15: c->shape.heads /= c->shape.kv_heads, c->shape.kv_heads = 1; break;
+    case 16:
       c->shape.tree_nodes = 0;
       memset(c->shape.tree, 0, sizeof c->shape.tree);
       break;
@@ -405,7 +431,7 @@ static void shrink_shape(dw__case *c, int step) {
 }
 
 // The step-th way to make a case smaller. The cheap ones first, those that need another kernel last. False: there are no more.
-enum { SHAPE_STEPS = 16, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
+enum { SHAPE_STEPS = 17, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
 static bool smaller(dw__case *c, int step) {
   if (step == 0) return c->replay = 0, true;
   if (step == 1) return keep_requests(c, c->batch / 2, c->batch - c->batch / 2), true;
@@ -424,17 +450,17 @@ static bool smaller(dw__case *c, int step) {
   step -= (int)DW__COUNT(fields);
   if (step < 2) return halve_all(c, step), true;
   step -= 2;
-  if (step < 4 * c->batch) {
+  if (step < 6 * c->batch) {
     int b = step % c->batch, way = step / c->batch;
     for (int k = 0; k < 2; k++) {
-      if (way == 0) c->prefix[k][b] = 0;
+      if (way == 0 || way == 4 + k) c->prefix[k][b] = 0;
       else if (way == 1) c->prefix[k][b] /= 2;
       else if (way == 2) c->rows[k][b] /= 2;
-      else c->rows[k][b] = most(c->rows[k][b] - 1, 0);
+      else if (way == 3) c->rows[k][b] = most(c->rows[k][b] - 1, 0);
     }
     return true;
   }
-  step -= 4 * c->batch;
+  step -= 6 * c->batch;
   if (step == 0) return c->window /= 2, true;
   if (step == 1) {
     if (dw__case_width(c) > 1) c->width = dw__case_width(c) / 2;

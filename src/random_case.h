@@ -29,6 +29,7 @@
   X(share, 0, 1, "requests share pages")                                       \
   X(q_rope, 0, 1, "q in two parts")                                            \
   X(kv_rope, 0, 1, "KV in two parts")                                          \
+  X(planes, 0, 3, "GQA: dw__planes")                                           \
   X(no_lse, 0, 1, "no lse asked for")                                          \
   X(base_e, 0, 1, "lse in base e")                                             \
   X(window, 0, 1 << 24, "sliding window")                                      \
@@ -37,6 +38,7 @@
   X(sinks, 0, 1, "attention sinks")                                            \
   X(overlap, 0, 1, "overlap_prologue")                                         \
   X(peaked, 0, 1, "q three times as large")                                    \
+  X(scale, 0, 3, "KV in e4m3: which scale")                                    \
   X(split, 0, 1 << 20, "FIXED: tokens a range")                                \
   X(spare, 0, 1, "the kernel's bounds are larger than the call")               \
   X(capture, 0, 2, "mode of the capture: global, thread, relaxed")             \
@@ -74,7 +76,8 @@ void dw__case_make(const dw__case_scale *scale, uint64_t seed, int index, int pe
 // Takes back whatever does not go together, so that what is left is a valid call.
 void dw__case_settle(dw__case *c);
 int dw__case_width(const dw__case *c);
-int dw__case_longest(const dw__case *c);  // most committed tokens of any content
+float dw__case_kv_scale(const dw__case *c);  // 0: NULL
+int dw__case_longest(const dw__case *c);     // most committed tokens of any content
 
 // "SHAPE VARIANT field=value,...,prefix=1/2,rows=3/4": 0 and what follows from other fields is left out.
 void dw__case_print(const dw__case *c, dw__buf *text);

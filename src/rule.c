@@ -10,7 +10,11 @@
 static int least(int a, int b) { return a < b ? a : b; }
 static int most(int a, int b) { return a > b ? a : b; }
 
-static int row_tiles(const dw_shape *shape) { return dw__ceil_div((long long)shape->width * shape->heads, 8); }
+static bool is_gqa(const dw_shape *shape) { return shape->attention == DW_GQA; }
+// Tiles of 8 query rows that read the same KV: of a request, or of one of its KV heads.
+static int row_tiles(const dw_shape *shape) {
+  return dw__ceil_div((long long)shape->width * shape->heads / shape->kv_heads, 8);
+}
 
 // ---- resources ------------------------------------------------------------------------------------------------
 
@@ -45,10 +49,26 @@ static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
 }
 
+// Two CTAs of grouped share a multiprocessor, but for long vectors.
+static int grouped_ctas(const dw_shape *shape) { return shape->head_dim_qk + shape->head_dim_v <= 320 ? 2 : 1; }
+
+// The layout of templates/grouped.cuh: everything before the rings, then as many slots as fit. 0: not one of each does.
+static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
+  const size_t budget = grouped_ctas(shape) == 2 ? 50176 : 101376, rows = 8 * (size_t)variant->n_tiles, step = 32;
+  const size_t weights = rows * (step * 2 + 16), sums = rows * (8 + 2 * 8 + 2 * 4 + 4 + 4), rest = 4 * 4 + 8 * step * 4;
+  const size_t fixed = (weights + sums + rest + 127) / 128 * 128;
+  const size_t key = step * (size_t)shape->head_dim_qk * 2, value = step * (size_t)shape->head_dim_v * 2;
+  if (fixed + key + value > budget) return 0;
+  const size_t fit = (budget - fixed) / (key + value), slots = fit < 6 ? fit : 6;
+  const size_t used = fixed + slots * (key + value);
+  return used + (budget - used >= key ? key : 0);
+}
+
 size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant) {
   if (!shape || !variant) return 0;
   return variant->family == DW_ROWSPLIT   ? rowsplit_shared(shape, variant)
          : variant->family == DW_DIMSPLIT ? dimsplit_shared(shape, variant)
+         : variant->family == DW_GROUPED  ? grouped_shared(shape, variant)
                                           : 0;
 }
 
@@ -59,6 +79,9 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 }
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
+  if (s->kv == DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "rowsplit does not widen elements yet");
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
   if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
@@ -97,6 +120,24 @@ static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   return DW_OK;
 }
 
+// Row tiles that the registers of a CTA of grouped hold: q and the output of all its rows.
+static int grouped_tiles(const dw_shape *shape) {
+  const int dims = most(shape->head_dim_qk, shape->head_dim_v);
+  return dims <= 128 ? 8 : dims <= 192 ? 6 : 4;
+}
+
+static dw_status grouped_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (!is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "mla", "gqa", "rowsplit is the family for MLA");
+  if (s->head_dim_qk > 256) return no(e, "qk", s->head_dim_qk, "up to 256", "q has to fit the registers");
+  if (s->head_dim_v > 256) return no(e, "v", s->head_dim_v, "up to 256", "the output has to fit the registers");
+  char allowed[64];
+  snprintf(allowed, sizeof allowed, "1 to %d", grouped_tiles(s));
+  if (v->n_tiles > grouped_tiles(s))
+    return no(e, "n_tiles", v->n_tiles, allowed, "q and the output of this many rows have to fit the registers");
+  if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "all warps of grouped do the same");
+  return DW_OK;
+}
+
 // A variant may be filled in by hand.
 static dw_status check_ranges(const dw_variant *v, dw_error *e) {
 #define DW_PARAM(name, kind, lowest, highest, normal, help) \
@@ -111,11 +152,13 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   dw_status status = dw_shape_check(s, e);
   if (!status) status = check_ranges(v, e);
   if (status) return status;
-  if (s->attention != DW_MLA)
-    return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "no kernel family serves GQA yet");
-  if (s->q != s->kv)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q",
+  if (s->kv == DW_E4M3 && is_gqa(s))
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "no kernel family serves GQA over e4m3 yet");
+  if (s->q != s->kv && s->kv != DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q, or e4m3",
                     "q and KV meet in one matrix instruction");
+  if ((v->q_rope || v->kv_rope) && is_gqa(s))
+    return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0 for GQA", "only MLA has a part that may lie apart");
   if ((v->q_rope || v->kv_rope) && s->head_dim_qk == s->head_dim_v)
     return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: there is no part to lie apart");
   if (s->head_dim_qk % 32) return no(e, "qk", s->head_dim_qk, "a multiple of 32", "a warp shares a row");
@@ -134,6 +177,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   }
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
   if (v->family == DW_DIMSPLIT) return dimsplit_applicable(s, v, e);
+  if (v->family == DW_GROUPED) return grouped_applicable(s, v, e);
   if (v->setmaxnreg || v->n_tiles != 1)
     return dw__fail(e, DW_NOT_APPLICABLE, v->setmaxnreg ? "setmaxnreg" : "n_tiles", "set", "its normal value",
                     "a plain family has no such parameter");
@@ -178,9 +222,11 @@ static int choose_n_tiles(const load *l) {
 }
 
 static bool has_roles(const dw_variant *variant) { return variant->family == DW_ROWSPLIT || variant->family == DW_DIMSPLIT; }
+static bool is_fast(const dw_variant *variant) { return has_roles(variant) || variant->family == DW_GROUPED; }
 
 static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
-  return has_roles(variant) ? dw__ceil_div(row_tiles(shape), variant->n_tiles) : dw__ceil_div(row_tiles(shape) * 8LL, 4);
+  return is_fast(variant) ? dw__ceil_div(row_tiles(shape), variant->n_tiles)
+                          : dw__ceil_div((long long)shape->width * shape->heads, 4);
 }
 
 // One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
@@ -192,12 +238,19 @@ static int choose_ranges(const load *l, const dw_bounds *bounds, int ctas) {  //
   return ranges;
 }
 
+// Two CTAs an SM, if they fit; a range has two steps of 32 tokens at least where it can.
+static int choose_grouped_ranges(const dw_shape *shape, const load *l, const dw_bounds *bounds, int groups) {
+  const int ranges = most(1, grouped_ctas(shape) * bounds->sm_count / (groups * shape->kv_heads * bounds->batch));
+  return least(ranges, most(1, dw__ceil_div(l->tiles, 4)));
+}
+
 dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds) {
   dw_split s = {.groups = choose_groups(shape, variant), .ranges = 1};
   if (variant->family == DW_REFERENCE) return s;
   const load l = load_of(shape, bounds);
   if (bounds->split_tokens) s.ranges = dw__ceil_div(bounds->kv_len, bounds->split_tokens);
   else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
+  else if (variant->family == DW_GROUPED) s.ranges = choose_grouped_ranges(shape, &l, bounds, s.groups);
   else s.ranges = choose_ranges(&l, bounds, variant->family == DW_DIMSPLIT ? 2 * s.groups : s.groups);
   return s;
 }
@@ -215,14 +268,16 @@ static const struct {
 #define ROUNDS_OF 96  // for more ranges than the last step
 #define FIXED_ROUNDS_OF 32
 
-static void choose_combine(const load *l, const dw_bounds *bounds, int ranges, dw_variant *v) {
+static void choose_combine(const dw_shape *shape, const load *l, const dw_bounds *bounds, int ranges, dw_variant *v) {
+  const bool blocks = shape->head_dim_v % 128 == 0;  // whether combine=many can be
   if (bounds->split_tokens) {  // the order in which a row adds up may come neither from the batch nor from the longest length
-    v->combine = DW_COMBINE_MANY;
-    v->combine_splits = FIXED_ROUNDS_OF;
+    v->combine = blocks ? DW_COMBINE_MANY : DW_COMBINE_FEW;
+    v->combine_splits = blocks ? FIXED_ROUNDS_OF : FEW_RANGES;
     return;
   }
-  v->combine = ranges <= FEW_RANGES && l->rows * (long long)bounds->batch >= FEW_ROWS ? DW_COMBINE_FEW : DW_COMBINE_MANY;
-  v->combine_splits = ROUNDS_OF;
+  const bool few = !blocks || (ranges <= FEW_RANGES && l->rows * (long long)bounds->batch >= FEW_ROWS);
+  v->combine = few ? DW_COMBINE_FEW : DW_COMBINE_MANY;
+  v->combine_splits = few ? FEW_RANGES : ROUNDS_OF;
   for (size_t i = DW__COUNT(combines); i-- > 0;)
     if (combines[i].combine == v->combine && combines[i].splits >= ranges) v->combine_splits = combines[i].splits;
 }
@@ -237,19 +292,27 @@ size_t dw__rule_few_shared(const dw_shape *shape, const dw_bounds *bounds, unsig
   return each < 46080 ? each / 256 * 256 : 46080;
 }
 
+static bool applicable(const dw_shape *shape, const dw_variant *variant) {
+  dw_error ignored = {0};
+  const dw_status s = dw_variant_applicable(shape, variant, &ignored);
+  dw_error_clear(&ignored);
+  return s == DW_OK;
+}
+
+static int way_to_combine(const dw_shape *shape) { return shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY; }
+
 // The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.
 static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
-  dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = DW_COMBINE_MANY, .combine_splits = 8};
+  dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = way_to_combine(shape), .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
-  dw_error ignored = {0};
-  const dw_status s = dw_variant_applicable(shape, &v, &ignored);
-  dw_error_clear(&ignored);
-  if (s == DW_OK) return v;
-  return (dw_variant){.family = DW_SPLIT,
-                      .n_tiles = 1,
-                      .combine = shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY,
-                      .combine_splits = 8};
+  if (is_gqa(shape)) {  // as few row groups as there can be, as even as they go
+    v.family = DW_GROUPED;
+    v.n_tiles = dw__ceil_div(l->row_tiles, dw__ceil_div(l->row_tiles, grouped_tiles(shape)));
+    v.setmaxnreg = 0;
+  }
+  if (applicable(shape, &v)) return v;
+  return (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = way_to_combine(shape), .combine_splits = 8};
 }
 
 // A pair for as many rows as it holds. The rule table does not choose it; --variant and tuning may.
@@ -277,7 +340,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   dw_variant v = choose_kernel(shape, &l);
   v.call = bounds.split_tokens ? DW_CALL_ANY : bounds.call;
   dw__variant_add_features(&v, bounds.features);
-  if (v.family == DW_ROWSPLIT) choose_combine(&l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
+  if (is_fast(&v)) choose_combine(shape, &l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   s = dw_variant_applicable(shape, &v, e);
   if (s == DW_OK) *variant = v;
   return s;
@@ -318,14 +381,14 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
       for (size_t k = 0; k < count; k++) {
         dw_variant v = kernels[k];
         v.call = call;
-        if (has_roles(&v)) {
+        if (is_fast(&v)) {
           if (always_few) continue;
           v.combine = combines[step].combine;
           v.combine_splits = combines[step].splits;
         } else if (step) {
           continue;
         }
-        if (dw_variant_applicable(shape, &v, NULL) != DW_OK) continue;
+        if (!applicable(shape, &v)) continue;
         if (index-- > 0) continue;
         *variant = v;
         return DW_OK;

@@ -6,6 +6,8 @@
 #include "field.h"
 
 static const dw__name dtype_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16}, {NULL, 0}};
+static const dw__name kv_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16},
+                                    {"e4m3", DW_E4M3}, {"fp8", DW_E4M3}, {NULL, 0}};
 static const dw__name out_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16},
                                      {"fp32", DW_F32},  {"f32", DW_F32},  {NULL, 0}};
 // Device classes that some template serves.
@@ -27,7 +29,7 @@ static const dw__field shape_fields[] = {
   {"v", AT(head_dim_v), 0, NULL, 16, 1024, 16, BOTH, NULL},
   {"page", AT(page), 0, NULL, 1, 1024, 16, BOTH, NULL},
   {"q", AT(q), 0, dtype_names, 0, 0, 0, BOTH, NULL},
-  {"kv", AT(kv), 0, dtype_names, 0, 0, 0, BOTH, NULL},
+  {"kv", AT(kv), 0, kv_names, 0, 0, 0, BOTH, NULL},
   {"o", AT(out), 0, out_names, 0, 0, 0, BOTH, NULL},
   {"target", AT(target), 0, target_names, 0, 0, 0, BOTH, target_hint},
   {"limits", AT(limits), 0, limits_names, 0, 0, 0, BOTH, NULL},

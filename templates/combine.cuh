@@ -59,6 +59,7 @@ DEV void combine_few(const dw_params &p) {
   const int row = unit / SLICES, d = unit % SLICES * 8;
   const Request r = combine_request(p);
   const Partials x = find_partials(p, find_share(p, r), row, d);
+  const float stored = stored_scale(p.v_scale);
   grid_dependents_launch();
   grid_dependency_wait();
   if (row >= r.rows()) return;
@@ -87,7 +88,7 @@ DEV void combine_few(const dw_params &p) {
       add_partial(out, a[s], b[s], weight);
     }
   }
-  const float keep = add_sink(p, r, row, max, sum), scale = keep * reciprocal_approx(sum);
+  const float keep = add_sink(p, r, row, max, sum), scale = keep * reciprocal_approx(sum) * stored;
 #pragma unroll
   for (int i = 0; i < 8; i++) out[i] = sum == 0.f ? 0.f : out[i] * scale;
   store_out8(p, out_offset(p, r, row) + d, out);
@@ -108,6 +109,7 @@ DEV void combine_many(const dw_params &p) {
   const u32 thread = threadIdx.x, lane = lane_id(), group = thread >> 4, slice = thread & 15;
   const Request r = combine_request(p);
   const Partials x = find_partials(p, find_share(p, r), row, quarter * 128 + slice * 8);
+  const float stored = stored_scale(p.v_scale);
   const smem_addr shared = smem_base();
   grid_dependents_launch();
   grid_dependency_wait();
@@ -156,6 +158,6 @@ DEV void combine_many(const dw_params &p) {
 #pragma unroll
   for (int g = 0; g < 8; g++) total += lds_f32(shared + SUMS + g * GROUP_STRIDE + thread * 4);
   const float keep = add_sink(p, r, row, max, sum);
-  store_out1(p, out_offset(p, r, row) + quarter * 128 + thread, sum == 0.f ? 0.f : total * (keep * reciprocal_approx(sum)));
+  store_out1(p, out_offset(p, r, row) + quarter * 128 + thread, sum == 0.f ? 0.f : total * (keep * reciprocal_approx(sum) * stored));
   if (quarter == 0 && thread == 0) store_lse(p, r, row, merged_lse(max, sum));
 }

@@ -211,8 +211,8 @@ DEV void score_loop(const Pair &c, const Query<TILES_EACH> &q, const Query<1> &t
       const int next = i + AHEAD;
       if (next < 2 * K_STEPS) ldmatrix_x4(a[next % (AHEAD + 1)], keys + next / 2 * 32 + next % 2 * 16 * TOKEN_STRIDE);
 #pragma unroll
-      for (int t = 0; t < TILES_EACH; t++) mma_kv(s[t][i % 2], a[i % (AHEAD + 1)], q.b[i / 2][t]);
-      if (i % 2 == HALF) mma_kv(tail, a[i % (AHEAD + 1)], tail_q.b[i / 2][0]);
+      for (int t = 0; t < TILES_EACH; t++) mma_mul(s[t][i % 2], a[i % (AHEAD + 1)], q.b[i / 2][t]);
+      if (i % 2 == HALF) mma_mul(tail, a[i % (AHEAD + 1)], tail_q.b[i / 2][0]);
     }
     const smem_addr own_to = c.shared + OWN_SCORES, sent_to = c.peer + SENT_SCORES + sent.at * SCORE_BYTES;
     const smem_addr sent_full = c.peer + BAR_SENT_FULL + sent.at * 8;
@@ -329,7 +329,7 @@ DEV void softmax_loop(const dw_params &p, const Pair &c) {
   Turn<1> own;
   Turn<SENT_BUFFERS> sent;
   Turn<WEIGHT_BUFFERS> weights;
-  const CapSeries cap = cap_series(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
   int t0 = tile_token(c, 0);
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
@@ -410,7 +410,7 @@ DEV void output_tile(const Pair &c, bool first, bool last, const Turn<SLOTS> &ri
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
-      for (int m = 0; m < V_TILES; m++) mma_kv(out.o[m][t], a[h][m], b[h]);
+      for (int m = 0; m < V_TILES; m++) mma_mul(out.o[m][t], a[h][m], b[h]);
     if (t == 0) ring.arrive(c.shared + BAR_EMPTY);  // all of V is in registers
   }
   weights.arrive(c.shared + BAR_WEIGHTS_EMPTY);

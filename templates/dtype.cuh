@@ -1,13 +1,23 @@
-// 16-bit formats of q, KV, partial results and output. Q_F16, KV_F16, OUT_DTYPE come from the generated text.
+// Formats of q, KV, products, partial results and output. Q_F16, KV_E4M3, MUL_F16, OUT_DTYPE come from the generated text.
 #pragma once
 
-// q and KV share one compute type (the generator asserts it): bf16 or fp16.
-DEV float kv_to_float(u16 x) { return KV_F16 ? f16_to_float(x) : bf16_to_float(x); }
-DEV u32 pack_kv(float lo, float hi) { return KV_F16 ? pack_f16x2(lo, hi) : pack_bf16x2(lo, hi); }
-DEV void mma_kv(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  if (KV_F16) mma_m16n8k16_f16(d, a, b);
+// q and KV share one type, bf16 or fp16, or KV is e4m3, which fp16 holds exactly.
+constexpr int KV_BYTES = KV_E4M3 ? 1 : 2;  // an element
+// The bits of an e4m3 moved into a float's fields are too small by 2^120, subnormals included; NaN needs the top exponent.
+DEV float e4m3_to_float(u32 x) {
+  return bits_to_float((x & 0x80) << 24 | ((x & 0x7f) == 0x7f ? 0x7fc00000u : float_to_bits(bits_to_float((x & 0x7f) << 20) * 0x1p120f)));
+}
+DEV float q_to_float(u32 x) { return Q_F16 ? f16_to_float((u16)x) : bf16_to_float((u16)x); }
+DEV float kv_to_float(u32 x) { return KV_E4M3 ? e4m3_to_float(x) : q_to_float(x); }
+// Operands of products: q and weights, and KV once it is widened.
+DEV float mul_to_float(u16 x) { return MUL_F16 ? f16_to_float(x) : bf16_to_float(x); }
+DEV u32 pack_mul(float lo, float hi) { return MUL_F16 ? pack_f16x2(lo, hi) : pack_bf16x2(lo, hi); }
+DEV void mma_mul(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  if (MUL_F16) mma_m16n8k16_f16(d, a, b);
   else mma_m16n8k16_bf16(d, a, b);
 }
+// What stored elements of K and of V are multiplied by, which is left to scores and output.
+DEV float stored_scale(const float *scale) { return KV_E4M3 && scale ? bits_to_float(ldg_nc_u32(scale)) : 1.f; }
 
 DEV float lo_half_f16(u32 x) { return f16_to_float((u16)x); }
 DEV float hi_half_f16(u32 x) { return f16_to_float((u16)(x >> 16)); }

@@ -10,9 +10,9 @@ DEV void transpose_quad(u32x4 &v) {
   v = u32x4{high ? t0 : a0, high ? t1 : a1, high ? a2 : t0, high ? a3 : t1};
 }
 
-// Two values of the KV type: what is not finite becomes 0.
+// Two operands of a product: what is not finite becomes 0.
 DEV u32 finite_halves(u32 w) {
-  const u32 exponent = KV_F16 ? 0x7c00u : 0x7f80u;
+  const u32 exponent = MUL_F16 ? 0x7c00u : 0x7f80u;
   if ((w & exponent) == exponent) w &= 0xffff0000u;
   if ((w >> 16 & exponent) == exponent) w &= 0x0000ffffu;
   return w;

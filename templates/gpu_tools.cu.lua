@@ -3,15 +3,53 @@
 @ -- part: verify makes and judges problems, peak measures ceilings (a cubin's record has room for eight kernels).
 @ param.string("part", {"verify", "peak"})
 @ param.int("head_dim_qk", 32)
-@ param.int("head_dim_v", 32, head_dim_qk)
+@ param.int("head_dim_v", 32)
 @ assert(head_dim_qk % 32 == 0 and head_dim_v % 32 == 0, "head_dim: a warp shares a vector, 32 elements at a time")
 // draftwood gpu_tools: ${part}
 #include "types.cuh"
 #include "ptx.cuh"
 #include "gpu_tools.h"
 
-@ if part == "verify" then
 constexpr int QK = ${head_dim_qk}, V = ${head_dim_v};
+union Word64 {
+  double number;
+  u64 bits;
+  u32 half[2];
+};
+DEV s64 shuffle_s64(s64 v, u32 source) {
+  Word64 w;
+  w.bits = (u64)v;
+  w.half[0] = shuffle(w.half[0], source);
+  w.half[1] = shuffle(w.half[1], source);
+  return (s64)w.bits;
+}
+
+// ---- what the arguments say -----------------------------------------------------------------------------------
+struct Span {  // a request's rows and tokens
+  int first_row, rows, prefix, tokens;
+};
+DEV Span span_of(const dw_oracle_params &p, int b) {
+  Span s;
+  const int length = p.kv_len[b] > 0 ? p.kv_len[b] : 0;
+  s.first_row = p.qo_indptr ? p.qo_indptr[b] : b * p.width;
+  s.rows = p.qo_indptr ? p.qo_indptr[b + 1] - s.first_row : p.width;
+  const int drafts = p.drafts_elsewhere ? 0 : s.rows;  // on another rank: what is here is all prefix
+  s.tokens = p.lengths_include_drafts ? length : length + drafts;
+  s.prefix = s.tokens > drafts ? s.tokens - drafts : 0;  // shorter than the drafts: the last drafts are not there
+  return s;
+}
+
+// A token's place in the pool, counted in tokens.
+DEV s64 token_slot(const dw_oracle_params &p, const Span &s, int b, int token) {
+  if (p.addressing == DW_T_TABLE)
+    return (s64)p.block_table[(s64)b * p.table_stride + token / p.page] * p.page + token % p.page;
+  const bool apart = p.draft_slots && !p.lengths_include_drafts && token >= s.prefix;
+  const void *list = apart ? p.draft_slots : p.kv_indices;
+  const s64 at = apart ? (s64)s.first_row + (token - s.prefix) : (s64)p.kv_indptr[b] + token;
+  return p.index64 ? ((const s64 *)list)[at] : ((const s32 *)list)[at];
+}
+
+@ if part == "verify" then
 constexpr int Q_EACH = QK / 32, V_EACH = V / 32;  // elements a lane: lane, lane + 32, ...
 
 #ifndef __CUDACC__
@@ -23,22 +61,10 @@ extern "C" float tanhf(float) noexcept(true);
 #endif
 
 // ---- numbers --------------------------------------------------------------------------------------------------
-union Word64 {
-  double number;
-  u64 bits;
-  u32 half[2];
-};
 DEV double minus_infinity() {
   Word64 w;
   w.bits = 0xFFF0000000000000ull;
   return w.number;
-}
-DEV s64 shuffle_s64(s64 v, u32 source) {
-  Word64 w;
-  w.bits = (u64)v;
-  w.half[0] = shuffle(w.half[0], source);
-  w.half[1] = shuffle(w.half[1], source);
-  return (s64)w.bits;
 }
 // A value from lane `lane`, or from the lane whose number differs in the bits of `step`.
 DEV double fetch(double v, u32 lane) {
@@ -68,7 +94,20 @@ DEV float exponential(float x) { return exp2_approx(x * 1.44269504088896340736f)
 DEV double hyperbolic_tangent(double x) { return tanh(x); }
 DEV float hyperbolic_tangent(float x) { return tanhf(x); }
 
+DEV float widen_e4m3(u32 x) {
+  const int exponent = x >> 3 & 15, mantissa = x & 7;
+  float size = exponent ? bits_to_float((u32)(exponent + 120) << 23 | (u32)mantissa << 20) : (float)mantissa * (1.f / 512.f);
+  if (exponent == 15 && mantissa == 7) size = bits_to_float(0x7FC00000u);
+  return x & 0x80 ? -size : size;
+}
+// Half away from zero, at most 448: good for contents.
+DEV u32 narrow_e4m3(float x) {
+  const float size = fabsf(x) < 448.f ? fabsf(x) : 448.f;
+  const u32 code = size < 1.f / 64.f ? (u32)(size * 512.f + 0.5f) : (float_to_bits(size) + 0x80000u >> 20) - (120u << 3);
+  return code | (x < 0.f ? 0x80 : 0);
+}
 DEV float widen(u16 x, bool f16) { return f16 ? f16_to_float(x) : bf16_to_float(x); }
+DEV float widen_kv(u16 x, int type) { return type == 3 ? widen_e4m3(x) : widen(x, type == 1); }
 DEV u16 narrow(float x, bool f16) { return (u16)(f16 ? pack_f16x2(x, 0.f) : pack_bf16x2(x, 0.f)); }
 DEV float round_to(float x, int dtype) { return dtype == 2 ? x : widen(narrow(x, dtype == 1), dtype == 1); }
 
@@ -87,37 +126,16 @@ extern "C" __global__ void __launch_bounds__(256) dw_tool_fill(const __grid_cons
   const s64 warps = (s64)gridDim.x * 8;
   for (s64 unit = (s64)blockIdx.x * 8 + warp_id(); unit < p.units; unit += warps) {
     if (p.used && !p.used[unit]) continue;
-    u16 *to = (u16 *)p.to + unit / p.page * p.page_stride + unit % p.page * p.unit_stride;
-    for (int i = lane_id(); i < p.elements; i += 32)
-      to[i] = narrow(normal_number(p.seed, (u64)unit * (u64)p.elements + i) * p.scale, p.f16);
+    const s64 first = unit / p.page * p.page_stride + unit % p.page * p.unit_stride;
+    for (int i = lane_id(); i < p.elements; i += 32) {
+      const float value = normal_number(p.seed, (u64)unit * (u64)p.elements + i) * p.scale;
+      if (p.type == 3) ((u8 *)p.to)[first + i] = (u8)narrow_e4m3(value);
+      else ((u16 *)p.to)[first + i] = narrow(value, p.type == 1);
+    }
   }
 }
 
-// ---- what the arguments say -----------------------------------------------------------------------------------
-struct Span {  // a request's rows and tokens
-  int first_row, rows, prefix, tokens;
-};
-DEV Span span_of(const dw_oracle_params &p, int b) {
-  Span s;
-  const int length = p.kv_len[b] > 0 ? p.kv_len[b] : 0;
-  s.first_row = p.qo_indptr ? p.qo_indptr[b] : b * p.width;
-  s.rows = p.qo_indptr ? p.qo_indptr[b + 1] - s.first_row : p.width;
-  const int drafts = p.drafts_elsewhere ? 0 : s.rows;  // on another rank: what is here is all prefix
-  s.tokens = p.lengths_include_drafts ? length : length + drafts;
-  s.prefix = s.tokens > drafts ? s.tokens - drafts : 0;  // shorter than the drafts: the last drafts are not there
-  return s;
-}
-
-// A token's place in the pool, counted in tokens.
-DEV s64 token_slot(const dw_oracle_params &p, const Span &s, int b, int token) {
-  if (p.addressing == DW_T_TABLE)
-    return (s64)p.block_table[(s64)b * p.table_stride + token / p.page] * p.page + token % p.page;
-  const bool apart = p.draft_slots && !p.lengths_include_drafts && token >= s.prefix;
-  const void *list = apart ? p.draft_slots : p.kv_indices;
-  const s64 at = apart ? (s64)s.first_row + (token - s.prefix) : (s64)p.kv_indptr[b] + token;
-  return p.index64 ? ((const s64 *)list)[at] : ((const s32 *)list)[at];
-}
-
+// ---- what rows see --------------------------------------------------------------------------------------------
 DEV bool is_dead(const dw_oracle_params &p, const Span &s, int node) {
   return p.mask_kind == DW_T_PARENTS && !p.drafts_elsewhere && ((const s32 *)p.mask)[s.first_row + node] == -2;
 }
@@ -182,7 +200,7 @@ DEV void start_vector(const dw_oracle_params &p, const Span &s, int index, Vecto
 #pragma unroll
   for (int i = 0; i < Q_EACH; i++) {
     const u16 *from = i < V_EACH ? q + 32 * i : rest + 32 * (i - V_EACH);
-    v.q[i] = v.live ? (T)widen(from[lane_id()], p.kv_f16) : 0;
+    v.q[i] = v.live ? (T)widen(from[lane_id()], p.q_type == 1) : 0;
   }
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) v.out[i] = 0;
@@ -196,34 +214,60 @@ DEV void start_at_sink(float sink, bool counted, Vector<T> &v) {
   v.sum = counted;
 }
 
-DEV void load_token(const dw_oracle_params &p, s64 slot, u16 (&raw)[Q_EACH]) {
+// Where the vectors lie that tokens have: K or V of a KV head, or records, whose elements from V on may be elsewhere.
+struct Plane {
+  const u8 *first, *rest;
+  s64 page, token, rest_page, rest_token;  // strides in elements
+};
+DEV int kv_element(const dw_oracle_params &p) { return p.kv_type == 3 ? 1 : 2; }  // bytes
+DEV const u8 *head_start(const dw_oracle_params &p, const void *pool, s64 head_stride, int index) {
+  return (const u8 *)pool + index % p.heads / (p.heads / p.kv_heads) * head_stride * kv_element(p);
+}
+DEV Plane key_plane(const dw_oracle_params &p, int index) {
+  const u8 *first = head_start(p, p.kv, p.kv_head_stride, index);
+  if (p.kv_rope)
+    return Plane{first, (const u8 *)p.kv_rope, p.kv_page_stride, p.kv_token_stride, p.kv_rope_page_stride, p.kv_rope_token_stride};
+  return Plane{first, first + V * kv_element(p), p.kv_page_stride, p.kv_token_stride, p.kv_page_stride, p.kv_token_stride};
+}
+DEV Plane value_plane(const dw_oracle_params &p, int index) {
+  if (!p.v) return key_plane(p, index);
+  const u8 *first = head_start(p, p.v, p.v_head_stride, index);
+  return Plane{first, first, p.v_page_stride, p.v_token_stride, 0, 0};
+}
+template <int EACH>
+DEV void load_token(const dw_oracle_params &p, const Plane &plane, s64 slot, u16 (&raw)[EACH]) {
   const s64 page = slot / p.page, in_page = slot % p.page;
-  const u16 *kv = (const u16 *)p.kv + page * p.kv_page_stride + in_page * p.kv_token_stride;
-  const u16 *rest =
-    p.kv_rope ? (const u16 *)p.kv_rope + page * p.kv_rope_page_stride + in_page * p.kv_rope_token_stride : kv + V;
+  const int bytes = kv_element(p);
+  const u8 *first = plane.first + (page * plane.page + in_page * plane.token) * bytes;
+  const u8 *rest = plane.rest + (page * plane.rest_page + in_page * plane.rest_token) * bytes;
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) raw[i] = (i < V_EACH ? kv + 32 * i : rest + 32 * (i - V_EACH))[lane_id()];
+  for (int i = 0; i < EACH; i++) {
+    const u8 *from = i < V_EACH ? first : rest;
+    const int at = 32 * (i < V_EACH ? i : i - V_EACH) + lane_id();
+    raw[i] = bytes == 1 ? from[at] : ((const u16 *)from)[at];
+  }
 }
 
 // 32 tokens at a time, as the CPU's oracle does: lane i knows where token i is and who sees it. What nobody sees is not read.
 // The next token is on its way while this one is worked on.
-template <class Work>
-DEV void each_token(const dw_oracle_params &p, u32 left, s64 slot, Work work) {
-  u16 raw[Q_EACH];
-  load_token(p, shuffle_s64(slot, lowest_bit(left)), raw);
+template <int EACH, class Work>
+DEV void each_token(const dw_oracle_params &p, const Plane &plane, u32 left, s64 slot, Work work) {
+  u16 raw[EACH];
+  if (!left) return;
+  load_token(p, plane, shuffle_s64(slot, lowest_bit(left)), raw);
   while (left) {
     const u32 now = lowest_bit(left);
-    u16 kv[Q_EACH];
+    u16 kv[EACH];
     left &= left - 1;
 #pragma unroll
-    for (int i = 0; i < Q_EACH; i++) kv[i] = raw[i];
-    if (left) load_token(p, shuffle_s64(slot, lowest_bit(left)), raw);
+    for (int i = 0; i < EACH; i++) kv[i] = raw[i];
+    if (left) load_token(p, plane, shuffle_s64(slot, lowest_bit(left)), raw);
     work(now, kv);
   }
 }
 
 // The softmax of 32 scores, one a lane: they become weights; what was summed up before is brought to the new maximum. The plain
-// kernel's product with V takes the weights rounded to the KV type, its sum does not.
+// kernel's product with V takes the weights rounded to the type of q, its sum does not.
 template <class T, bool ROUNDED>
 DEV T take_scores(const dw_oracle_params &p, Vector<T> &v, T score, bool seen) {
   T max = seen ? score : v.max;
@@ -242,11 +286,43 @@ DEV T take_scores(const dw_oracle_params &p, Vector<T> &v, T score, bool seen) {
   }
   const T weight = seen ? exponential(score - max) : 0;
   v.sum += warp_total(weight);
-  return ROUNDED ? widen(narrow((float)weight, p.kv_f16), p.kv_f16) : weight;
+  return ROUNDED ? widen(narrow((float)weight, p.q_type == 1), p.q_type == 1) : weight;
 }
 
+// Of the vectors FIRST to END - 1, which share what is read: with GQA each has its own head.
+template <class T, int FIRST, int END>
+DEV void score_tokens(const dw_oracle_params &p, int index, u32 left, s64 slot, const Vector<T> (&v)[DW_T_WARP_VECTORS],
+                      T (&weight)[DW_T_WARP_VECTORS]) {
+  each_token<Q_EACH>(p, key_plane(p, index + FIRST), left, slot, [&](u32 now, const u16(&kv)[Q_EACH]) {
+#pragma unroll
+    for (int k = FIRST; k < END; k++) {
+      T score = 0;
+#pragma unroll
+      for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)widen_kv(kv[i], p.kv_type);
+      score = warp_total(score) * ((T)p.scale * (T)(p.kv_scale ? *p.kv_scale : 1.f));
+      if (p.soft_cap > 0) score = (T)p.soft_cap * hyperbolic_tangent(score / (T)p.soft_cap);
+      if (lane_id() == now) weight[k] = score;
+    }
+  });
+}
+template <class T, int FIRST, int END>
+DEV void add_tokens(const dw_oracle_params &p, int index, u32 left, s64 slot, const u32 (&seen)[DW_T_WARP_VECTORS],
+                    const T (&weight)[DW_T_WARP_VECTORS], Vector<T> (&v)[DW_T_WARP_VECTORS]) {
+  each_token<V_EACH>(p, value_plane(p, index + FIRST), left, slot, [&](u32 now, const u16(&kv)[V_EACH]) {
+#pragma unroll
+    for (int k = FIRST; k < END; k++) {
+      const T w = fetch(weight[k], now);
+      if (!(seen[k] >> now & 1)) continue;
+#pragma unroll
+      for (int i = 0; i < V_EACH; i++) v[k].out[i] += w * (T)widen_kv(kv[i], p.kv_type);
+    }
+  });
+}
+
+// `index`: of the first vector, in the request.
 template <class T, bool ROUNDED>
-DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first, int end, Vector<T> (&v)[DW_T_WARP_VECTORS]) {
+DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int index, int first, int end,
+                     Vector<T> (&v)[DW_T_WARP_VECTORS]) {
   const int token = first + (int)lane_id();
   u32 seen[DW_T_WARP_VECTORS], left = 0;
 #pragma unroll
@@ -259,29 +335,22 @@ DEV void take_tokens(const dw_oracle_params &p, const Span &s, int b, int first,
   T weight[DW_T_WARP_VECTORS];  // of this lane's token: first the score
 #pragma unroll
   for (int k = 0; k < DW_T_WARP_VECTORS; k++) weight[k] = 0;
-  each_token(p, left, slot, [&](u32 now, const u16(&kv)[Q_EACH]) {
-#pragma unroll
-    for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
-      T score = 0;
-#pragma unroll
-      for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)widen(kv[i], p.kv_f16);
-      score = warp_total(score) * (T)p.scale;
-      if (p.soft_cap > 0) score = (T)p.soft_cap * hyperbolic_tangent(score / (T)p.soft_cap);
-      if (lane_id() == now) weight[k] = score;
-    }
-  });
+  static_assert(DW_T_WARP_VECTORS == 2, "both are named here");
+  if (p.v) {
+    score_tokens<T, 0, 1>(p, index, seen[0], slot, v, weight);
+    score_tokens<T, 1, 2>(p, index, seen[1], slot, v, weight);
+  } else {
+    score_tokens<T, 0, 2>(p, index, left, slot, v, weight);
+  }
 #pragma unroll
   for (int k = 0; k < DW_T_WARP_VECTORS; k++)
     if (seen[k]) weight[k] = take_scores<T, ROUNDED>(p, v[k], weight[k], seen[k] >> lane_id() & 1);
-  each_token(p, left, slot, [&](u32 now, const u16(&kv)[Q_EACH]) {
-#pragma unroll
-    for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
-      const T w = fetch(weight[k], now);
-      if (!(seen[k] >> now & 1)) continue;
-#pragma unroll
-      for (int i = 0; i < V_EACH; i++) v[k].out[i] += w * (T)widen(kv[i], p.kv_f16);
-    }
-  });
+  if (p.v) {
+    add_tokens<T, 0, 1>(p, index, seen[0], slot, seen, weight, v);
+    add_tokens<T, 1, 2>(p, index, seen[1], slot, seen, weight, v);
+  } else {
+    add_tokens<T, 0, 2>(p, index, left, slot, seen, weight, v);
+  }
 }
 
 template <class T, bool ROUNDED>
@@ -299,7 +368,7 @@ DEV void attend(const dw_oracle_params &p) {
   }
   const s64 begin = (s64)chunk * p.chunk_tokens, past = begin + p.chunk_tokens;
   const int end = past < s.tokens ? (int)past : s.tokens;
-  for (s64 at = begin; at < end; at += 32) take_tokens<T, ROUNDED>(p, s, b, (int)at, end, v);
+  for (s64 at = begin; at < end; at += 32) take_tokens<T, ROUNDED>(p, s, b, first, (int)at, end, v);
   const s64 vectors = (s64)p.total_q * p.heads;
 #pragma unroll
   for (int k = 0; k < DW_T_WARP_VECTORS; k++) {
@@ -347,7 +416,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid
   }
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) {
-    double value = sum == 0 ? 0 : out[i] / sum;
+    double value = sum == 0 ? 0 : out[i] * (p.kv_scale ? *p.kv_scale : 1.f) / sum;
     if (p.rounded) value = round_to((float)value, p.out_dtype);
     p.out[vector * V + lane_id() + 32 * i] = value;
   }
@@ -449,6 +518,46 @@ extern "C" __global__ void __launch_bounds__(512) dw_tool_read(const __grid_cons
     mixed ^= v.x ^ v.y ^ v.z ^ v.w;
   }
   if (mixed == 0x9E3779B9u) *p.sink = mixed;
+}
+
+// Only reads what a call reads, through its tables: K and V of all its tokens, once. A warp takes 16 tokens of one plane and head.
+template <int CHUNKS>
+DEV u32 read_tokens(const dw_oracle_params &p, const Span &s, int b, int t0, const u16 *plane, s64 page_stride, s64 token_stride) {
+  const int token = t0 + (int)(lane_id() & 15);
+  const s64 slot = token_slot(p, s, b, token < s.tokens ? token : s.tokens - 1);
+  const s64 mine = slot / p.page * page_stride + slot % p.page * token_stride;
+  u32 mixed = 0;
+#pragma unroll 1
+  for (int i0 = 0; i0 < CHUNKS / 2; i0 += 8) {
+    u32x4 v[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      const int at = (i0 + k) * 32 + (int)lane_id(), of = at / CHUNKS;
+      v[k] = u32x4{0, 0, 0, 0};
+      const s64 place = shuffle_s64(mine, of & 15);
+      if (i0 + k < CHUNKS / 2 && t0 + of < s.tokens) v[k] = ldg_nc_v4((const u8 *)(plane + place) + at % CHUNKS * 16);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++) mixed ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+  }
+  return mixed;
+}
+
+extern "C" __global__ void __launch_bounds__(512) dw_tool_gather(const __grid_constant__ dw_tool_gather_params g) {
+  const dw_oracle_params &p = g.call;
+  const int planes = p.v ? 2 * p.kv_heads : 1, units = (g.most_tokens + 15) / 16;
+  u32 mixed = 0;
+  for (s64 item = (s64)blockIdx.x * 16 + warp_id(); item < (s64)p.batch * units * planes; item += (s64)gridDim.x * 16) {
+    const int plane = (int)(item % planes), unit = (int)(item / planes % units), b = (int)(item / planes / units);
+    const Span s = span_of(p, b);
+    if (unit * 16 >= s.tokens) continue;
+    if (plane < p.kv_heads)
+      mixed ^= read_tokens<QK / 8>(p, s, b, unit * 16, (const u16 *)p.kv + plane * p.kv_head_stride, p.kv_page_stride, p.kv_token_stride);
+    else
+      mixed ^= read_tokens<V / 8>(p, s, b, unit * 16, (const u16 *)p.v + (plane - p.kv_heads) * p.v_head_stride, p.v_page_stride,
+                                  p.v_token_stride);
+  }
+  if (mixed == 0x9E3779B9u) *g.sink = mixed;
 }
 
 // The plainest copy: what the companions that move rows are held against.

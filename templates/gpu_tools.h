@@ -11,7 +11,7 @@ typedef struct dw_tool_fill_params {
   unsigned long long seed;
   long long units, page_stride, unit_stride;
   int page, elements;
-  int f16;      // else bf16
+  int type;     // 0 bf16, 1 fp16, 3 e4m3
   float scale;  // standard deviation
 } dw_tool_fill_params;
 
@@ -29,10 +29,14 @@ typedef struct dw_oracle_params {
   const int *qo_indptr, *kv_len, *kv_indptr, *block_table;
   const long long *mask_indptr;
   const float *sinks;      // [heads] or null
+  const float *kv_scale;   // e4m3: multiplies the KV's elements, null: 1
   const int *positions;    // [total_q], read with a window only
   int *depth_positions;    // [total_q], what dw_oracle64_depth writes
   long long q_row_stride, q_head_stride, q_rope_row_stride, q_rope_head_stride;
   long long kv_page_stride, kv_token_stride, kv_rope_page_stride, kv_rope_token_stride;
+  const void *v;           // GQA: the plane of V, kv is K's; null for MLA
+  long long kv_head_stride, v_page_stride, v_token_stride, v_head_stride;
+  int kv_heads;
   long long table_stride, mask_row_stride, mask_request_stride;
   double *part_out;  // [chunks, total_q x heads, v]: sums of exp(score - max) x V
   double *part_max;  // [chunks, total_q x heads]: greatest score, -inf where nothing was seen
@@ -47,9 +51,16 @@ typedef struct dw_oracle_params {
   int chunk_tokens, chunks;
   int addressing, index64, mask_kind, lengths_include_drafts, drafts_elsewhere;
   int rounded;            // merge: the plain result, rounded to the output type
-  int kv_f16, out_dtype;  // 0 bf16, 1 fp16, 2 fp32
+  int q_type, kv_type, out_dtype;  // 0 bf16, 1 fp16, 2 fp32, 3 e4m3
   unsigned long long static_sees[64];  // DW_T_STATIC: bit j of node i: i sees draft j
 } dw_oracle_params;
+
+// dw_tool_gather reads the tokens of a call as its tables name them, and writes nothing: 512 threads a block, any grid.
+typedef struct dw_tool_gather_params {
+  dw_oracle_params call;
+  unsigned *sink;
+  int most_tokens;  // of a request
+} dw_tool_gather_params;
 
 // One vector beside its answers.
 typedef struct dw_tool_row {

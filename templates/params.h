@@ -31,7 +31,7 @@ typedef struct dw_params {
   int dependent;           // launched as a dependent kernel: q, KV and the mask may be read only after grid_dependency_wait
   int width;               // rows a request where qo_indptr is null; also the bound on a request's rows
   int rows;                // bound on rows x heads of one request: the row stride of the partials
-  const void *kv;          // pool of pages, each `page` tokens of at least qk elements; V = the first v of a token
+  const void *kv;          // pool of pages, each `page` tokens of at least qk elements; MLA: V = the first v of a token
   long long kv_page_stride, kv_token_stride;
   const void *q;           // [total_q, heads, qk]
   long long q_row_stride, q_head_stride;
@@ -39,6 +39,11 @@ typedef struct dw_params {
   long long q_rope_row_stride, q_rope_head_stride;
   const void *kv_rope;     // null: the last elements of a token follow the others
   long long kv_rope_page_stride, kv_rope_token_stride;
+  const void *v;           // GQA: pool of V, in the same pages; kv is K's
+  long long v_page_stride, v_token_stride;
+  long long kv_head_stride, v_head_stride;
+  const float *k_scale;    // KV in e4m3: multiplies scores, null: 1
+  const float *v_scale;    // KV in e4m3: multiplies the output, null: 1
   const int *qo_indptr;    // [batch + 1], or null: every request has `width` rows
   const int *kv_indptr;    // CSR: [batch + 1] into kv_indices
   const void *kv_indices;  // CSR: token slots, int32 or int64 (index64)
@@ -57,7 +62,7 @@ typedef struct dw_params {
   float scale_log2;        // softmax scale x log2(e)
   float cap_log2;          // soft cap x log2(e); 0: none
   float cap_exponent;      // q . k x this = log2(e) x 2 s / cap
-  float cap_near;          // square of q . k where s is 2/5 of the cap; without a cap the greatest number
+  float cap_most;          // magnitude of q . k up to which s is at most 2/5 of the cap; without a cap the greatest number
   float cap_series[2];     // of cap x tanh, in squares of q . k: see request.cuh
   int window;              // 0: none
   const int *positions;    // [total_q] or null: prefix and depth

@@ -10,6 +10,9 @@ struct Request {
   DEV int rows() const { return nodes * HEADS; }
 };
 
+constexpr bool GQA = KV_HEADS > 0;
+constexpr int GROUP = GQA ? HEADS / KV_HEADS : HEADS;  // query heads that share a KV head
+
 // What the caller promised about its calls is folded into the code (CALL_TABLE: a block table, lengths that include the drafts,
 // `width` rows a request, all in AUTO mode); the rest is asked at run time.
 DEV bool by_table(const dw_params &p) { return CALL_TABLE || p.addressing == DW_P_BLOCK_TABLE; }
@@ -79,14 +82,21 @@ DEV int kv_entry(const dw_params &p, const Request &r, int t) {
 }
 
 DEV const u8 *pool_address(const dw_params &p, const void *pool, s64 page_stride, s64 token_stride, int entry, int t) {
-  if (PAGE == 1) return (const u8 *)pool + entry * page_stride * 2;
+  if (PAGE == 1) return (const u8 *)pool + entry * page_stride * KV_BYTES;
   const bool table = by_table(p);
   const int page = table ? entry : entry / PAGE;
   const int in_page = (table ? t : entry) % PAGE;
-  return (const u8 *)pool + (page * page_stride + in_page * token_stride) * 2;
+  return (const u8 *)pool + (page * page_stride + in_page * token_stride) * KV_BYTES;
 }
 DEV const u8 *kv_address(const dw_params &p, int entry, int t) {
   return pool_address(p, p.kv, p.kv_page_stride, p.kv_token_stride, entry, t);
+}
+// GQA: the K and the V of a token that a KV head has.
+DEV const u8 *key_address(const dw_params &p, int entry, int t, int kv_head) {
+  return kv_address(p, entry, t) + kv_head * p.kv_head_stride * KV_BYTES;
+}
+DEV const u8 *value_address(const dw_params &p, int entry, int t, int kv_head) {
+  return pool_address(p, p.v, p.v_page_stride, p.v_token_stride, entry, t) + kv_head * p.v_head_stride * KV_BYTES;
 }
 DEV const u8 *kv_rope_address(const dw_params &p, int entry, int t) {  // elements from V on; kv_apart(p) is given
   return pool_address(p, p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride, entry, t);
@@ -236,33 +246,27 @@ DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, fl
 // cap x tanh(s / cap) of scores, from the bare products of q and k to log2 units. Up to s / cap = 2/5 an odd polynomial that has the
 // softmax scale in it (tanh to 2e-6, near the least of its degree), r (scale + a rr + b rr^2); above, tanh x = 1 - 2 / (1 + e^2x),
 // which few scores of a trained model need. With no cap the polynomial is the scale.
-struct CapSeries {
-  float scale, a, b, near;
+struct SoftCap {
+  float scale, a, b, most;  // most: magnitude of a product up to which the polynomial holds
+  float unit;
 };
-// Where that is done in a loop the compiler would fetch the parameters in each round, and wait for them; not what depends on a `zero`
-// that comes from memory.
-DEV CapSeries cap_series(const dw_params &p, u32 zero = 0) {
-  if (!WITH_SOFT_CAP) return CapSeries{};
-  return CapSeries{bits_to_float(float_to_bits(p.scale_log2) + zero), bits_to_float(float_to_bits(p.cap_series[0]) + zero),
-                   bits_to_float(float_to_bits(p.cap_series[1]) + zero), bits_to_float(float_to_bits(p.cap_near) + zero)};
+// Products are given in some `unit`: q . k is a product times it. Where this is used in a loop the compiler would fetch the parameters
+// in each round, and wait for them; not what depends on a `zero` that comes from memory.
+DEV SoftCap soft_cap_start(const dw_params &p, float unit, u32 zero = 0) {
+  if (!WITH_SOFT_CAP) return SoftCap{};
+  const float square = unit * unit;
+  return SoftCap{bits_to_float(float_to_bits(p.scale_log2 * unit) + zero),
+                 bits_to_float(float_to_bits(p.cap_series[0] * unit * square) + zero),
+                 bits_to_float(float_to_bits(p.cap_series[1] * unit * square * square) + zero),
+                 bits_to_float(float_to_bits(p.cap_most / unit) + zero), unit};
 }
-// True if a score is too great for it: then soft_cap_far is due.
-template <int T>
-DEV bool soft_cap_near(const CapSeries &cap, const float (&raw)[T], float (&s)[T]) {
-  float most = 0.f;
-#pragma unroll
-  for (int i = 0; i < T; i++) {
-    const float square = raw[i] * raw[i];
-    most = fmaxf(most, square);
-    s[i] = raw[i] * (cap.scale + square * (cap.a + square * cap.b));
-  }
-  return !(most <= cap.near);
+DEV float soft_cap_near(const SoftCap &cap, float product) {
+  const float square = product * product;
+  return product * (cap.scale + square * (cap.a + square * cap.b));
 }
-template <int T>
-DEV void soft_cap_far(const dw_params &p, const float (&raw)[T], float (&s)[T]) {
-#pragma unroll
-  for (int i = 0; i < T; i++) {
-    const float far = p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(raw[i] * p.cap_exponent));
-    if (!(raw[i] * raw[i] <= p.cap_near)) s[i] = p.cap_log2 == 0.f ? raw[i] * p.scale_log2 : far;
-  }
+// Of any product; to the bit as soft_cap_near where that holds.
+DEV float soft_cap(const dw_params &p, const SoftCap &cap, float product) {
+  if (fabsf(product) <= cap.most) return soft_cap_near(cap, product);
+  if (p.cap_log2 == 0.f) return product * cap.scale;
+  return p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(product * cap.unit * p.cap_exponent));
 }

@@ -9,25 +9,40 @@ struct Row {
   float max, sum;  // running maximum (log2 units) and sum of 2^(score - max)
 };
 
-// A vector of QK elements, those from V on somewhere else.
-struct Vector {
-  const u16 *first, *rope;  // rope: element V
-  DEV u16 operator[](int i) const { return i < V ? first[i] : rope[i - V]; }
-};
-DEV Vector query_vector(const dw_params &p, const Request &r, int row) {
-  const u16 *q = (const u16 *)p.q + q_offset(p, r, row);
-  return Vector{q, (const u16 *)((const u8 *)(q + V) + q_rope_shift(p, r, row))};
+template <int BYTES>
+DEV u32 element(const u8 *first, int i) {
+  return BYTES == 1 ? first[i] : ((const u16 *)first)[i];
 }
-DEV Vector token_vector(const dw_params &p, const Request &r, int t) {
+// A vector of QK elements, those from V on somewhere else.
+template <int BYTES>  // an element
+struct Vector {
+  const u8 *first, *rope;  // rope: element V
+  DEV u32 operator[](int i) const { return i < V ? element<BYTES>(first, i) : element<BYTES>(rope, i - V); }
+};
+DEV Vector<2> query_vector(const dw_params &p, const Request &r, int row) {
+  const u8 *q = (const u8 *)p.q + 2 * q_offset(p, r, row);
+  return Vector<2>{q, q + 2 * V + q_rope_shift(p, r, row)};
+}
+struct Token {
+  Vector<KV_BYTES> key;
+  const u8 *value;
+};
+// As a row of the request has it.
+DEV Token row_token(const dw_params &p, const Request &r, int row, int t) {
   const int entry = kv_entry(p, r, t);
-  const u16 *kv = (const u16 *)kv_address(p, entry, t);
-  return Vector{kv, kv_apart(p) ? (const u16 *)kv_rope_address(p, entry, t) : kv + V};
+  if (GQA) {
+    const int kv_head = row_head(row) / GROUP;
+    const u8 *key = key_address(p, entry, t, kv_head);
+    return Token{Vector<KV_BYTES>{key, key + V * KV_BYTES}, value_address(p, entry, t, kv_head)};
+  }
+  const u8 *kv = kv_address(p, entry, t);
+  return Token{Vector<KV_BYTES>{kv, kv_apart(p) ? kv_rope_address(p, entry, t) : kv + V * KV_BYTES}, kv};
 }
 
-DEV void row_start(Row &row, const Vector &q, float scale_log2) {
-  if (WITH_SOFT_CAP) scale_log2 = 1.f;  // the cap applies it
+DEV void row_start(const dw_params &p, Row &row, const Vector<2> &q) {
+  const float scale_log2 = WITH_SOFT_CAP ? 1.f : p.scale_log2 * stored_scale(p.k_scale);  // a soft cap has it in its polynomial
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) row.q[i] = kv_to_float(q[lane_id() + 32 * i]) * scale_log2;
+  for (int i = 0; i < Q_EACH; i++) row.q[i] = q_to_float(q[lane_id() + 32 * i]) * scale_log2;
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) row.out[i] = 0.f;
   row.max = MINUS_INF;
@@ -35,23 +50,20 @@ DEV void row_start(Row &row, const Vector &q, float scale_log2) {
 }
 
 // Adds one visible token.
-DEV void row_token(const dw_params &p, Row &row, const Vector &kv) {
-  float scores[1] = {0.f}, &score = scores[0];
+DEV void add_token(const dw_params &p, Row &row, const Token &token) {
+  float score = 0.f;
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(kv[lane_id() + 32 * i]);
+  for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(token.key[lane_id() + 32 * i]);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
-  if (WITH_SOFT_CAP) {
-    const float raw[1] = {score};
-    if (soft_cap_near(cap_series(p), raw, scores)) soft_cap_far(p, raw, scores);
-  }
+  if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p, stored_scale(p.k_scale)), score);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
   const float weight = exp2_approx(score - max);
   row.max = max;
   row.sum = row.sum * keep + weight;
 #pragma unroll
-  for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * kv_to_float(kv[lane_id() + 32 * i]);
+  for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * kv_to_float(element<KV_BYTES>(token.value, lane_id() + 32 * i));
 }
 
 // 1 / sum and the log-sum-exp in base 2; a row that saw nothing has output 0 and lse -inf, one that looks at NaN is NaN.

@@ -161,7 +161,7 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int k = 0; k < K_STEPS; k++) {
       if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], keys + (k + AHEAD) * 32);
 #pragma unroll
-      for (int t = 0; t < NT; t++) mma_kv(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
+      for (int t = 0; t < NT; t++) mma_mul(s[t], a[k % (AHEAD + 1)], q.b[k][t]);
     }
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
     score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES, s);
@@ -233,7 +233,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SLOTS> ring;  // only to clean a tile
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
-  const CapSeries cap = cap_series(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
 #pragma unroll 1
@@ -314,7 +314,7 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
   for (int m = 0; m < V_TILES; m++) {
     if (m + AHEAD < V_TILES) ldmatrix_x4_trans(a[(m + AHEAD) % (AHEAD + 1)], values + (m + AHEAD) * 32);
 #pragma unroll
-    for (int t = 0; t < NT; t++) mma_kv(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
+    for (int t = 0; t < NT; t++) mma_mul(out.o[m][t], a[m % (AHEAD + 1)], b[t]);
   }
   ring.arrive(c.shared + BAR_EMPTY);
 }

@@ -20,6 +20,9 @@ struct SoftmaxRow {
   float sum[SUMS], rounded[SUMS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[TOKENS];
+  // With a soft cap: products before it, the greatest so far, and the magnitude from which one needs a second look, be it a new
+  // maximum or beyond the polynomial.
+  float product[TOKENS], max_product, noted;
   u32 packed[(TOKENS + 1) / 2];  // weights of this tile
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
@@ -29,7 +32,7 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
   x.row = row;
   x.position = lane_of_row * T;
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
-  x.max = MINUS_INF;
+  x.max = x.max_product = x.noted = MINUS_INF;
 #pragma unroll
   for (int i = 0; i < x.SUMS; i++) x.sum[i] = x.rounded[i] = 0.f;
   x.mask = 0;
@@ -82,19 +85,14 @@ DEV int softmax_window_end(const Cta &c, int first) {
   const int x = (int)all.x > (int)all.y ? (int)all.x : (int)all.y, y = (int)all.z > (int)all.w ? (int)all.z : (int)all.w;
   return x > y ? x : y;
 }
-// Scales and caps. True if soft_cap_far is due: `raw` is for that.
+// Scales, and hides what the node does not see.
 template <int L, int T>
-DEV bool softmax_scale(const dw_params &p, const CapSeries &cap, SoftmaxRow<L, T> &x, float (&raw)[T]) {
+DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, SoftmaxRow<L, T> &x, int t0, bool edge) {
 #pragma unroll
   for (int i = 0; i < T; i++) {
-    raw[i] = x.s[i];
-    if (!WITH_SOFT_CAP) x.s[i] *= p.scale_log2;
+    if (WITH_SOFT_CAP) x.product[i] = x.s[i];
+    x.s[i] = WITH_SOFT_CAP ? soft_cap_near(cap, x.s[i]) : x.s[i] * p.scale_log2;
   }
-  return WITH_SOFT_CAP && soft_cap_near(cap, raw, x.s);
-}
-// Hides what the node does not see.
-template <int L, int T>
-DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, float (&raw)[T], int t0, bool edge) {
   x.poison = false;
   if (edge) {
     const u32 visible = softmax_visible(p, c, x, t0);
@@ -103,8 +101,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x, flo
       const bool sees = visible >> score_token(x.position + i) & 1;
       x.poison |= (CLEAN_WHAT_IS_SEEN || !sees) && !(fabsf(x.s[i]) < INF);
       if (sees) continue;
-      x.s[i] = MINUS_INF;
-      raw[i] = 0.f;
+      x.s[i] = x.product[i] = MINUS_INF;
     }
   }
 }
@@ -120,13 +117,30 @@ DEV void softmax_weights(const SoftmaxRow<L, T> &x, float (&weights)[T]) {
 #pragma unroll
   for (int i = 0; i < T; i++) weights[i] = exp2_approx(x.s[i] - (x.max == MINUS_INF ? 0.f : x.max));
 }
+// Is there a new maximum, or with a soft cap anything beyond its polynomial? (Then also where a product is as far below zero.)
+template <int L, int T>
+DEV bool softmax_grows(const SoftmaxRow<L, T> &x) {
+  if (!WITH_SOFT_CAP) return largest(x.s) > x.max;
+  float most = fabsf(x.product[0]);
+#pragma unroll
+  for (int i = 1; i < T; i++) most = fmaxf(most, fabsf(x.product[i]));
+  return most > x.noted;
+}
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>
-DEV float softmax_grow(SoftmaxRow<L, T> &x) {
-  float max = largest(x.s);
+DEV float softmax_grow(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x) {
+  float max = largest(WITH_SOFT_CAP ? x.product : x.s);
 #pragma unroll
   for (u32 d = 1; d < L; d <<= 1) max = fmaxf(max, shuffle_xor(max, d));
-  max = fmaxf(max, x.max);
+  max = fmaxf(max, WITH_SOFT_CAP ? x.max_product : x.max);
+  if (WITH_SOFT_CAP) {
+#pragma unroll
+    for (int i = 0; i < T; i++)
+      if (x.product[i] != MINUS_INF) x.s[i] = soft_cap(p, cap, x.product[i]);
+    x.max_product = max;
+    x.noted = fminf(max, cap.most);
+    if (max != MINUS_INF) max = soft_cap(p, cap, max);
+  }
   const float factor = max == x.max ? 1.f : exp2_approx(x.max - max);
   x.max = max;
 #pragma unroll
@@ -144,9 +158,9 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
 #pragma unroll
     for (int i = 0; i < x.SUMS; i++) {
       const float next = T > 1 ? weights[i + T / 2] : shuffle_xor(weights[0], NEIGHBOUR);
-      x.packed[i] = pack_kv(weights[i], next);
+      x.packed[i] = pack_mul(weights[i], next);
       x.sum[i] += weights[i] + next;
-      x.rounded[i] += kv_to_float((u16)x.packed[i]) + kv_to_float((u16)(x.packed[i] >> 16));
+      x.rounded[i] += mul_to_float((u16)x.packed[i]) + mul_to_float((u16)(x.packed[i] >> 16));
     }
     return;
   }
@@ -154,10 +168,10 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[T]) {
   for (int i = 0; i < T; i++) x.sum[i] += weights[i];
 #pragma unroll
   for (int i = 0; i < (T + 1) / 2; i++) {
-    const u32 pair = pack_kv(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
+    const u32 pair = pack_mul(weights[i], T > 1 ? weights[i + T / 2] : 0.f);
     x.packed[i] = pair;
-    x.rounded[i] += kv_to_float((u16)pair);
-    if (T > 1) x.rounded[i + T / 2] += kv_to_float((u16)(pair >> 16));
+    x.rounded[i] += mul_to_float((u16)pair);
+    if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
   }
 }
 template <int L, int N>
@@ -202,13 +216,10 @@ struct Grown {
   float factor_x, factor_y;
 };
 template <bool TAIL, int L, int T, int M, int U>
-DEV Grown softmax_tile(const dw_params &p, const Cta &c, const CapSeries &cap, bool has_x, SoftmaxRow<L, T> &x, SoftmaxRow<M, U> &y,
+DEV Grown softmax_tile(const dw_params &p, const Cta &c, const SoftCap &cap, bool has_x, SoftmaxRow<L, T> &x, SoftmaxRow<M, U> &y,
                        int t0, bool edge, int tile, int slot) {
-  float raw_x[T], raw_y[U];
-  bool far = softmax_scale(p, cap, x, raw_x);
-  softmax_mask(p, c, x, raw_x, t0, edge);
-  if (TAIL) far |= softmax_scale(p, cap, y, raw_y);
-  if (TAIL) softmax_mask(p, c, y, raw_y, t0, edge);
+  softmax_mask(p, c, cap, x, t0, edge);
+  if (TAIL) softmax_mask(p, c, cap, y, t0, edge);
   const int thread = threadIdx.x - FIRST_SOFTMAX_WARP * 32;
   if (edge) {
     // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
@@ -221,25 +232,17 @@ DEV Grown softmax_tile(const dw_params &p, const Cta &c, const CapSeries &cap, b
   float weights_x[T], weights_y[U], factor_x = 1.f, factor_y = 1.f;
   softmax_weights(x, weights_x);  // while the votes are on their way
   if (TAIL) softmax_weights(y, weights_y);
-  bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(y.s[0] > y.max);
-  if (WITH_SOFT_CAP && grow_x) {
-    if (vote_any(far)) {
-      soft_cap_far(p, raw_x, x.s);
-      softmax_weights(x, weights_x);
-      if (TAIL) soft_cap_far(p, raw_y, y.s);
-      if (TAIL) softmax_weights(y, weights_y);
-      grow_y = TAIL && vote_any(y.s[0] > y.max);
-    }
-    grow_x = vote_any(has_x && largest(x.s) > x.max);
-  }
+  bool grow_x = vote_any(has_x && softmax_grows(x)), grow_y = TAIL && vote_any(softmax_grows(y));
   if (grow_x) {
-    factor_x = softmax_grow(x);
+    factor_x = softmax_grow(p, cap, x);
     softmax_weights(x, weights_x);
   }
   if (grow_y) {
-    factor_y = softmax_grow(y);
+    factor_y = softmax_grow(p, cap, y);
     softmax_weights(y, weights_y);
   }
+  if (WITH_SOFT_CAP && grow_x) grow_x = vote_any(factor_x != 1.f);
+  if (WITH_SOFT_CAP && grow_y) grow_y = vote_any(factor_y != 1.f);
   softmax_add(x, weights_x);
   if (TAIL) softmax_add(y, weights_y);
   return Grown{grow_x, grow_y, factor_x, factor_y};

@@ -16,13 +16,13 @@ extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constan
   const bool dead = node_dead(p, r, node);
 
   Row row;
-  row_start(row, query_vector(p, r, index), p.scale_log2);
+  row_start(p, row, query_vector(p, r, index));
   const int first = first_position(p, r, node);
   for (int j = 0; j < tiles.count && !dead; j++) {
     const int t0 = tiles.first + j * tiles.stride;
     const u32 visible = visible_tokens(p, r, node, first, t0);
     for (int i = 0; i < TILE; i++)
-      if (visible >> i & 1) row_token(p, row, token_vector(p, r, t0 + i));
+      if (visible >> i & 1) add_token(p, row, row_token(p, r, index, t0 + i));
   }
 
   const s64 at = (s64)(w.share.first_slot + w.range) * p.rows + index;

@@ -1,19 +1,19 @@
 @ -- The tree-verify kernels of one variant: dw_verify, dw_combine (where the KV is split), dw_pack_mask and dw_check (if checked).
-@ param.string("attention", {"mla"})
+@ param.string("attention", {"mla", "gqa"})
 @ param.int("heads", 1, 1024)
-@ param.int("kv_heads", 1, 1)
+@ param.int("kv_heads", 1, heads)
 @ param.int("width", 1, 1025)
 @ param.int("head_dim_qk", 32)
-@ param.int("head_dim_v", 32, head_dim_qk)
+@ param.int("head_dim_v", 32, attention == "mla" and head_dim_qk or 1024)
 @ param.int("page", 1)
 @ local formats = {"bf16", "fp16", "fp32"}
 @ param.string("q", {"bf16", "fp16"})
-@ param.string("kv", {q})
+@ param.string("kv", {q, "e4m3"})
 @ param.string("out", formats)
 @ param.int("target", 80)
 @ param.int("limits", 0)
-@ param.string("family", {"reference", "split", "rowsplit", "dimsplit"})
-@ param.int("n_tiles", 1, family == "dimsplit" and 9 or 5)
+@ param.string("family", {"reference", "split", "rowsplit", "grouped", "dimsplit"})
+@ param.int("n_tiles", 1, ({grouped = 8, dimsplit = 9})[family] or 5)
 @ param.flag("setmaxnreg")
 @ param.string("combine", {"none", "few", "many"})
 @ param.int("combine_splits", 1)
@@ -25,6 +25,7 @@
 @ param.flag("kv_rope")
 @ param.string("tree")
 @ param.int("shared_bytes", 0)
+@ assert(family ~= (attention == "mla" and "grouped" or "rowsplit"), "family: rowsplit serves mla, grouped gqa")
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
 @ local seen, nodes = {}, {}  -- what each node of the tree sees, as bits
@@ -40,8 +41,9 @@
 #include "ptx.cuh"
 #include "params.h"
 
-constexpr int HEADS = ${heads}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
-constexpr bool KV_F16 = ${bool(kv == "fp16")};
+constexpr int HEADS = ${heads}, KV_HEADS = ${attention == "gqa" and kv_heads or 0}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
+constexpr bool Q_F16 = ${bool(q == "fp16")}, KV_E4M3 = ${bool(kv == "e4m3")};
+constexpr bool MUL_F16 = ${bool(kv ~= "bf16")};  // operands of products are fp16, else bf16
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool HAS_TREE = ${bool(#nodes > 0)};
 @ if #nodes > 0 then
@@ -69,9 +71,11 @@ constexpr bool PARTIAL_F16 = ${bool(family ~= "split")};
 constexpr int N_TILES = ${n_tiles};
 @     if family == "dimsplit" then
 #include "dimsplit.cuh"
-@     else
+@     elseif family == "rowsplit" then
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
+@     else
+#include "grouped.cuh"
 @     end
 static_assert(SHARED_BYTES == ${shared_bytes}, "the plan's shared memory is the kernel's");
 @   end

@@ -372,15 +372,16 @@ void kt_see(const dw__problem *problem, int request, int node, int draft, bool s
   else ((uint8_t *)mask)[at] = sees;
 }
 
-uint16_t *kt_token(const dw__problem *problem, int request, int token) {
-  return (uint16_t *)(uintptr_t)dw__oracle_token(&problem->spec.shape, &problem->args, request, token);
+void *kt_token(const dw__problem *problem, int request, int token) {
+  return (void *)(uintptr_t)dw__oracle_token(&problem->spec.shape, &problem->args, request, token);
 }
 
-uint16_t *kt_token_element(const dw__problem *problem, int request, int token, int element) {
+void *kt_token_element(const dw__problem *problem, int request, int token, int element) {
   const dw_shape *shape = &problem->spec.shape;
-  if (element < shape->head_dim_v) return kt_token(problem, request, token) + element;
+  const int size = (int)dw__dtype_size(shape->kv);
+  if (element < shape->head_dim_v) return (char *)kt_token(problem, request, token) + element * size;
   const void *rope = dw__oracle_token_rope(shape, &problem->args, request, token);
-  return (uint16_t *)(uintptr_t)rope + element - shape->head_dim_v;
+  return (char *)(uintptr_t)rope + (element - shape->head_dim_v) * size;
 }
 
 void kt_fill_token(const dw__problem *problem, int request, int token, double value) {
@@ -391,7 +392,7 @@ void kt_fill_token(const dw__problem *problem, int request, int token, double va
 void kt_scale_token(const dw__problem *problem, int request, int token, double factor) {
   dw_dtype type = problem->spec.shape.kv;
   for (int i = 0; i < problem->spec.shape.head_dim_qk; i++) {
-    uint16_t *element = kt_token_element(problem, request, token, i);
+    void *element = kt_token_element(problem, request, token, i);
     dw__from_float(type, (double)dw__to_float(type, element) * factor, element);
   }
 }

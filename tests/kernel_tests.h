@@ -93,8 +93,8 @@ static inline int32_t *kt_parents(const dw__problem *p) { return (int32_t *)(uin
 uint32_t *kt_mask_row(const dw__problem *problem, int row);  // BITS
 // BITS, BYTES, BIAS.
 void kt_see(const dw__problem *problem, int request, int node, int draft, bool sees);
-uint16_t *kt_token(const dw__problem *problem, int request, int token);
-uint16_t *kt_token_element(const dw__problem *problem, int request, int token, int element);  // also of a token in two parts
+void *kt_token(const dw__problem *problem, int request, int token);
+void *kt_token_element(const dw__problem *problem, int request, int token, int element);  // also of a token in two parts
 void kt_fill_token(const dw__problem *problem, int request, int token, double value);
 void kt_scale_token(const dw__problem *problem, int request, int token, double factor);
 // A random mask of no tree's shape; about one row in `empty` is all false (0: none).

@@ -164,6 +164,7 @@ static size_t param_bytes(const char *name) {
   if (strcmp(name, "dw_tool_compare") == 0) return sizeof(dw_tool_compare_params);
   if (strcmp(name, "dw_tool_outside") == 0 || strcmp(name, "dw_tool_differ") == 0) return sizeof(dw_tool_count_params);
   if (strncmp(name, "dw_oracle64", 11) == 0 || strncmp(name, "dw_plain", 8) == 0) return sizeof(dw_oracle_params);
+  if (strcmp(name, "dw_tool_gather") == 0) return sizeof(dw_tool_gather_params);
   if (strncmp(name, "dw_tool_", 8) == 0) return sizeof(dw_tool_peak_params);
   return sizeof(dw_params);
 }

@@ -16,9 +16,10 @@
 
 #include <cmocka.h>
 
-#include "bundle.h"
+#include "bundle_layout.h"
 #include "fake_nvrtc.h"
 #include "flow.h"
+#include "list_tests.h"
 #include "parts.h"
 #include "support.h"
 
@@ -236,6 +237,16 @@ static void a_full_disk_is_an_error(void **state) {
   dw__bundle_writer_free(writer);
 }
 
+static dw_status open_signed(const char *bytes, size_t size, const unsigned char *key, const char *why) {
+  dw__bundle *bundle;
+  dw_error error = {0};
+  dw_status status = dw__bundle_open_memory(bytes, size, key, &bundle, &error);
+  if (status && !strstr(error.message, why)) fail_msg("%s does not say: %s", error.message, why);
+  dw_error_clear(&error);
+  dw__bundle_close(bundle);
+  return status;
+}
+
 static void what_cannot_be_stored_is_refused(void **state) {
   (void)state;
   char cubin[4] = "abc", metadata[] = "{}";
@@ -246,6 +257,13 @@ static void what_cannot_be_stored_is_refused(void **state) {
   assert_int_equal(dw__bundle_writer_add(writer, &entry, "", NULL), DW_BAD_ARGUMENT);
   assert_int_equal(dw__bundle_writer_add(writer, &entry, "a target with too long a name", NULL), DW_BAD_ARGUMENT);
   assert_int_equal(dw__bundle_writer_count(writer), 0);
+  // A target becomes part of names of files: what could lead elsewhere is no bundle.
+  size_t size;
+  char *bytes;
+  assert_int_equal(dw__bundle_writer_add(writer, &entry, "../sm_90", NULL), DW_OK);
+  assert_int_equal(finish(writer, NULL, &bytes, &size, NULL), DW_OK);
+  assert_int_equal(open_signed(bytes, size, NULL, "target of an entry"), DW_BAD_BUNDLE);
+  dw__release(bytes);
   dw__bundle_writer_free(writer);
 }
 
@@ -354,6 +372,67 @@ static void a_file_that_shrinks_is_an_error(void **state) {
   dw__release(bytes);
 }
 
+// Replaced under an open bundle. By rename, as an update should: the old file goes on being read. In place, as cp does it: every entry
+// is the one that was asked for, or an error.
+static void a_file_that_is_replaced_in_use(void **state) {
+  (void)state;
+  size_t size, other_size;
+  char *bytes = make_bundle(6, 1, 900, NULL, &size), *other = make_bundle(4, 1, 1300, NULL, &other_size);
+  for (int in_place = 0; in_place < 2; in_place++) {
+    dw__bundle *bundle;
+    dw_error error = {0};
+    write_bytes("b.dwb", bytes, size);
+    assert_int_equal(dw__bundle_open_file(path_of("b.dwb"), NULL, &bundle, NULL), DW_OK);
+    write_bytes(in_place ? "b.dwb" : "new.dwb", other, other_size);
+    if (!in_place) assert_int_equal(rename(path_of("new.dwb"), path_of("b.dwb")), 0);
+    int sound = 0;
+    for (int i = 0; i < 6; i++) sound += holds(bundle, i, 900);
+    assert_int_equal(sound, in_place ? 0 : 6);
+    dw__entry entry;
+    if (in_place) assert_int_equal(dw__bundle_read(bundle, 0, true, &entry, &error), DW_BAD_BUNDLE);
+    dw_error_clear(&error);
+    dw__bundle_close(bundle);
+  }
+  dw__release(bytes);
+  dw__release(other);
+}
+
+// Every size and place, of the header and of an entry, with values that overflow, wrap or ask for all memory; digests made good.
+static void sizes_from_a_liar(void **state) {
+  (void)state;
+  static const size_t fields[] = {16, 24, 32, 40, 160 + 144, 160 + 152, 160 + 160, 160 + 168, 160 + 176, 160 + 184};
+  static const uint64_t values[] = {0,
+                                    1,
+                                    0x7fffffff,
+                                    0x80000000,
+                                    0xffffffff,
+                                    0x100000000,
+                                    (uint64_t)1 << 40,
+                                    INT64_MAX,
+                                    (uint64_t)INT64_MAX + 1,
+                                    UINT64_MAX,
+                                    UINT64_MAX - 160,
+                                    UINT64_MAX / 192,
+                                    UINT64_MAX / 192 + 1};
+  size_t size;
+  char *bytes = make_bundle(3, 1, 60, NULL, &size), *forged = malloc(size);
+  const dw__bundle_layout at = dw__bundle_lay_out(3, 0, 0);
+  for (size_t f = 0; f < DW__COUNT(fields); f++)
+    for (size_t g = 0; g < DW__COUNT(fields); g++)  // a second one makes up for the first
+      for (size_t v = 0; v < DW__COUNT(values); v++) {
+        memcpy(forged, bytes, size);
+        uint64_t old = dw__get(forged + fields[f], 8), second = dw__get(forged + fields[g], 8);
+        if (values[v] == old) continue;
+        dw__put(forged + fields[f], values[v], 8);
+        if (g != f) dw__put(forged + fields[g], second + old - values[v], 8);
+        dw__digest digest = dw__bundle_digest(forged, &at);
+        memcpy(forged + 128, digest.bytes, 32);
+        assert_true(try_bytes(forged, size) < 3);
+      }
+  free(forged);
+  dw__release(bytes);
+}
+
 // On a filesystem of several hosts a mapping would end the process where somebody cuts the file: none is made, on any.
 static void a_bundle_is_not_mapped(void **state) {
   (void)state;
@@ -396,16 +475,6 @@ static void files_that_are_no_bundle_are_refused(void **state) {
 }
 
 // ---- signatures -----------------------------------------------------------------------------------------------
-
-static dw_status open_signed(const char *bytes, size_t size, const unsigned char *key, const char *why) {
-  dw__bundle *bundle;
-  dw_error error = {0};
-  dw_status status = dw__bundle_open_memory(bytes, size, key, &bundle, &error);
-  if (status && !strstr(error.message, why)) fail_msg("%s does not say: %s", error.message, why);
-  dw_error_clear(&error);
-  dw__bundle_close(bundle);
-  return status;
-}
 
 static void signatures_are_checked(void **state) {
   (void)state;
@@ -723,6 +792,34 @@ static void O_c35_bundles_by_variable_in_order(void **state) {
   assert_int_equal(build(ctx, 2, &cubin, NULL), DW_OK);
   dw_cubin_free(cubin);
   dw_ctx_destroy(ctx);
+  // An empty folder, one that cannot be read, a name without end: told of, one warning each.
+  char *endless = malloc(5000);
+  memset(endless, 'x', 4999);
+  endless[4999] = 0;
+  assert_int_equal(mkdir(path_of("empty"), 0700), 0);
+  assert_int_equal(mkdir(path_of("closed"), 0), 0);
+  const char *const places[] = {path_of("empty"), path_of("closed"), endless}, *const reasons[] = {"no file", "denied",
+                                                                                                   "too long"};
+  for (size_t i = 0; i < DW__COUNT(places); i++) {
+    if (i == 1 && geteuid() == 0) continue;  // root reads everything
+    setenv("DRAFTWOOD_BUNDLES", places[i], 1);
+    ctx = bare_ctx();
+    unsetenv("DRAFTWOOD_BUNDLES");
+    assert_int_equal(warnings, 1);
+    assert_non_null(strstr(warned, reasons[i]));
+    dw_ctx_destroy(ctx);
+  }
+  assert_int_equal(chmod(path_of("closed"), 0700), 0);
+  free(endless);
+  // Where everybody can put files, somebody will.
+  assert_int_equal(chmod(path_of("folder"), 01777), 0);
+  setenv("DRAFTWOOD_BUNDLES", path_of("folder"), 1);
+  ctx = bare_ctx();
+  unsetenv("DRAFTWOOD_BUNDLES");
+  assert_null(dw__cache_layer_name(dw__ctx_cache(ctx), 0, &place));
+  assert_int_equal(warnings, 1);
+  assert_non_null(strstr(warned, "everybody"));
+  dw_ctx_destroy(ctx);
   dw__release(bytes);
 }
 
@@ -802,7 +899,7 @@ static void only_so_many_bundles(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     TEST(entries_come_back),
     TEST(an_empty_bundle_is_one),
@@ -817,6 +914,8 @@ int main(void) {
     TEST(every_bit_flipped),
     TEST(a_damaged_entry_is_named_and_harms_no_other),
     TEST(a_file_that_shrinks_is_an_error),
+    TEST(a_file_that_is_replaced_in_use),
+    TEST(sizes_from_a_liar),
     TEST(a_bundle_is_not_mapped),
     TEST(files_that_are_no_bundle_are_refused),
     TEST(signatures_are_checked),
@@ -832,5 +931,6 @@ int main(void) {
     TEST(frozen_contexts_take_no_more),
     TEST(only_so_many_bundles),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

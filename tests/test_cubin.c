@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "list_tests.h"
 #include "runtime.h"
 #include "support.h"
 
@@ -257,7 +258,7 @@ static void odd_logs_tell_nothing(void **state) {
   dw__cubin_read_log(NULL, NULL, 0);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(reads_resources),
     cmocka_unit_test(finds_calls_into_the_driver),
@@ -268,5 +269,6 @@ int main(void) {
     cmocka_unit_test(counts_spills_of_called_functions),
     cmocka_unit_test(odd_logs_tell_nothing),
   };
+  if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 
 #include "fake_driver.h"
 #include "fake_nvrtc.h"
+#include "companions.h"
 #include "flow.h"
 #include "plan.h"
 #include "list_tests.h"
@@ -363,6 +364,33 @@ static void compile_error_has_the_log_and_is_known_from_then_on(void **state) {
   ctx = with_fake(new_ctx());
   assert_false(built_from_cache(ctx, 9));
   dw_ctx_destroy(ctx);
+}
+
+// Megabytes of a log, in characters of no encoding: known to peers all the same, by its beginning.
+static void endless_logs_are_remembered_too(void **state) {
+  (void)state;
+  enum { SIZE = 3 << 20 };
+  char *log = malloc(SIZE + 1);
+  dw_cubin *cubin;
+  dw_error error = {0};
+  dw_stats stats;
+  for (int i = 0; i < SIZE; i++) log[i] = i % 80 == 79 ? '\n' : i % 7 ? 'x' : '\xfe';
+  memcpy(log, wrong_log, strlen(wrong_log));
+  log[SIZE] = 0;
+  let_compiles_fail(true);
+  fake_nvrtc.log = log;
+  for (int i = 0; i < 2; i++) {
+    dw_ctx *ctx = with_fake(new_ctx());
+    assert_int_equal(build(ctx, &cubin, &error), DW_COMPILE);
+    assert_memory_equal(error.log, wrong_log, strlen(wrong_log));
+    assert_in_range(strlen(error.log), i ? 60000 : SIZE, SIZE);
+    dw_stats_get(ctx, &stats);
+    assert_int_equal(stats.compiles, 1 - i);
+    assert_int_equal(stats.known_failures, i);
+    dw_error_clear(&error);
+    dw_ctx_destroy(ctx);
+  }
+  free(log);
 }
 
 static void unknown_targets_are_named(void **state) {
@@ -768,6 +796,37 @@ static void nvrtc_other_devices_are_refused(void **state) {
   dw_ctx_destroy(ctx);
 }
 
+// Two boards in one host, the current one switched between calls, one folder: each gets its own, and no other's.
+static void O_c09_the_current_device_decides(void **state) {
+  (void)state;
+  static const int boards[] = {120, 86};
+  const dw_shape shapes[] = {shape_of("mla:h=8,t=2,target=sm_120"), shape_of("mla:h=8,t=2,target=sm_86")};
+  const dw_variant variant = variant_of("family=reference");
+  dw_stats stats;
+  for (int start = 0; start < 2; start++) {
+    dw_ctx *ctx = with_device();
+    dw_kernel *kernels[2] = {NULL}, *kernel;
+    if (!ctx) skip();
+    for (int call = 0; call < 6; call++) {
+      int board = call % 2;
+      fake.cc = boards[board];
+      fake.context = (void *)&boards[board];
+      dw_error error = {0};
+      assert_int_equal(dw_kernel_get(ctx, &shapes[board], &variant, &usual_bounds, &kernel, NULL), DW_OK);
+      assert_true(!kernels[board] || kernels[board] == kernel);
+      kernels[board] = kernel;
+      assert_int_equal(dw_kernel_get(ctx, &shapes[1 - board], &variant, &usual_bounds, &kernel, &error), DW_UNSUPPORTED_TARGET);
+      assert_null(kernel);
+      dw_error_clear(&error);
+    }
+    assert_ptr_not_equal(kernels[0], kernels[1]);
+    dw_stats_get(ctx, &stats);
+    assert_int_equal(stats.compiles, start ? 0 : 2);
+    assert_int_equal(stats.hits_disk, start ? 2 : 0);
+    dw_ctx_destroy(ctx);
+  }
+}
+
 static void nvrtc_capture_is_refused(void **state) {
   (void)state;
   dw_ctx *ctx = with_device();
@@ -1027,6 +1086,74 @@ static void targets_run_where_they_should(void **state) {
   assert_false(dw__device_runs("sm_90", 120));
 }
 
+// Every architecture gets code of its own number, whatever the neighbours have; those that nothing serves are refused by name.
+static void O_c12_no_target_takes_anothers_code(void **state) {
+  (void)state;
+  static const struct {
+    int target;
+    const char *allowed;  // the letters a variant may add
+  } served[] = {{80, ""}, {86, ""}, {89, ""}, {90, "a"}, {100, ""}, {103, ""}, {120, "f"}, {121, "f"}};
+  static const char *const refused[] = {"sm_75", "sm_101", "sm_110", "sm_122", "sm_130"};
+  char text[64], target[16], number[16];
+  for (size_t i = 0; i < DW__COUNT(served); i++) {
+    dw_variant variant;
+    snprintf(text, sizeof text, "mla:h=8,t=9,target=sm_%d", served[i].target);
+    snprintf(number, sizeof number, "sm_%d", served[i].target);
+    dw_shape shape = shape_of(text);
+    size_t n = 0;
+    for (; dw_variant_enumerate(&shape, n, &variant) == DW_OK; n++) {
+      assert_int_equal(dw_compile_target(&shape, &variant, target, NULL), DW_OK);
+      assert_memory_equal(target, number, strlen(number));
+      if (target[strlen(number)] && strcmp(target + strlen(number), served[i].allowed)) fail_msg("%s for %s", target, number);
+      assert_true(dw__device_runs(target, served[i].target));
+    }
+    assert_true(n > 0);
+    assert_int_equal(dw_variant_choose(&shape, NULL, &variant, NULL), DW_OK);
+  }
+  for (size_t i = 0; i < DW__COUNT(refused); i++) {
+    dw_shape shape;
+    dw_error error = {0};
+    snprintf(text, sizeof text, "mla:h=8,t=9,target=%s", refused[i]);
+    assert_int_not_equal(dw_shape_parse(text, &shape, &error), DW_OK);
+    assert_non_null(strstr(error.message, refused[i]));
+    assert_non_null(strstr(error.message, "sm_120"));
+    dw_error_clear(&error);
+  }
+}
+
+// Nothing that is generated asks for a header, of a toolkit or of anybody; one line is for the CPU's compiler alone.
+static void O_c03_generated_text_includes_nothing(void **state) {
+  (void)state;
+  static const char host_execution[] = "include \"draftwood_host.h\"";
+  static const char *const texts[] = {"mla:h=8,t=9", "mla:h=16,t=64,page=64,target=sm_90", "mla:h=4,t=3,tree=r.0.0",
+                                      "gqa:h=32,hk=8,t=9,d=128,page=64"};
+  dw_options options = {.size = sizeof options, .cache_dir = ""};
+  dw_ctx *ctx = NULL;
+  int made = 0;
+  assert_int_equal(dw_ctx_create(&options, &ctx, NULL), DW_OK);
+  for (size_t i = 0; i <= DW__COUNT(texts); i++) {
+    dw_shape shape = shape_of(texts[i % DW__COUNT(texts)]);
+    dw_variant variant;
+    for (size_t n = 0; dw_variant_enumerate(&shape, n, &variant) == DW_OK; n += 5) {
+      char *source;
+      size_t size;
+      dw_error error = {0};
+      dw_status status = i == DW__COUNT(texts) ? dw__companions_source(ctx, &source, &size, &error)
+                                               : dw_source_generate(ctx, &shape, &variant, &source, &size, &error);
+      if (status) fail_msg("%s", error.message);
+      for (const char *hash = source; (hash = strchr(hash, '#')); hash++) {
+        const char *word = hash + 1 + strspn(hash + 1, " \t");
+        if (!strncmp(word, "include", 7) && strncmp(word, host_execution, strlen(host_execution))) fail_msg("%.80s", hash);
+      }
+      dw_free(source);
+      made++;
+      if (i == DW__COUNT(texts)) break;
+    }
+  }
+  assert_true(made > 10);
+  dw_ctx_destroy(ctx);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, remove_folder)
 
 int main(int argc, char **argv) {
@@ -1041,6 +1168,7 @@ int main(int argc, char **argv) {
     TEST(no_cache_directory_is_no_error),
     TEST(template_error_names_file_and_line),
     TEST(compile_error_has_the_log_and_is_known_from_then_on),
+    TEST(endless_logs_are_remembered_too),
     TEST(unknown_targets_are_named),
     TEST(bad_shapes_and_variants_are_refused),
     TEST(calls_into_the_driver_are_refused),
@@ -1054,10 +1182,13 @@ int main(int argc, char **argv) {
     TEST(threads_that_ask_different_things_do_not_wait),
     TEST(threads_are_all_told_of_a_failure),
     TEST(targets_run_where_they_should),
+    TEST(O_c12_no_target_takes_anothers_code),
+    TEST(O_c03_generated_text_includes_nothing),
     TEST(nvrtc_builds_and_reads_resources),
     TEST(nvrtc_error_names_the_template),
     TEST(nvrtc_kernels_are_kept),
     TEST(nvrtc_other_devices_are_refused),
+    TEST(O_c09_the_current_device_decides),
     TEST(nvrtc_capture_is_refused),
     TEST(nvrtc_bounds_are_checked),
     TEST(nvrtc_launch_runs_the_plan),

@@ -696,6 +696,29 @@ static void lua_that_cannot_be_used(void **state) {
   lua_is_5_4(state);
   unsetenv("DRAFTWOOD_LUA");
 }
+
+// Opening and the digest, which is all that finding a kernel takes, need no Lua; a render without says what is missing, and one after
+// it has come works.
+static void lua_is_loaded_by_the_first_render(void **state) {
+  (void)state;
+  dw__gen *gen = NULL;
+  dw__digest digest;
+  dw_error error = {0};
+  char *source = NULL;
+  size_t size = 0;
+  write_text("t.cu.lua", "text");
+  setenv("DRAFTWOOD_LUA", path_of("none.so"), 1);
+  assert_int_equal(dw__gen_open(test_folder, &gen, NULL), DW_OK);
+  assert_int_equal(dw__gen_digest(gen, &digest, NULL), DW_OK);
+  assert_int_equal(dw__gen_render(gen, "t", NULL, 0, &source, &size, &error), DW_NOT_FOUND);
+  assert_null(source);
+  assert_non_null(strstr(error.message, "none.so"));
+  unsetenv("DRAFTWOOD_LUA");
+  assert_int_equal(dw__gen_render(gen, "t", NULL, 0, &source, &size, &error), DW_OK);
+  dw__release(source);
+  dw_error_clear(&error);
+  dw__gen_close(gen);
+}
 #endif
 
 #define T(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -733,6 +756,7 @@ int main(int count, char **arguments) {
     T(lua_is_5_4),
 #ifndef DRAFTWOOD_LUA_STATIC
     T(lua_that_cannot_be_used),
+    T(lua_is_loaded_by_the_first_render),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -209,6 +209,7 @@ static void oracle_agrees_on_scalars_and_parts(void **state) {
                              .sinks = i % 3 == 1,
                              .q_rope = i % 2,
                              .kv_rope = i / 2 % 2,
+                             .kv_scale = i % 8 < 4 ? 0 : 0.5f * (float)(i % 4),
                              .dead_nodes = 1,
                              .strided = i / 3 % 2,
                              .shuffle = 1,
@@ -216,6 +217,7 @@ static void oracle_agrees_on_scalars_and_parts(void **state) {
                              .lse_base_e = i % 2,
                              .spare_pages = 1,
                              .seed = (uint64_t)(200 + i)};
+    if (i % 8 > 2) spec.shape.kv = DW_E4M3;
     check_problem(&spec, 32);
   }
 }

@@ -2,23 +2,46 @@
 // the axes below occurs (where it can). test_kernels quick|full FAMILY [CASE]: one family, or one case of it.
 //
 // What a case is depends on its number and the seed of the set alone. In the full set each kernel also runs more problems, and
-// in the other orders of warps.
+// in the other orders of warps. Compiled with TEST_GQA (test_kernels_gqa) the same for GQA and its families.
 #include "kernel_tests.h"
 
 #include "rule.h"
 
 // X(name, values): the first ones make the kernel, the others the problem.
+#ifdef TEST_GQA
+#define ATTENTION_AXES(X)                                                             \
+  X(FAMILY, 0, 1, 2, 3, 4, 5)           /* reference, split, grouped with tiles_of */ \
+  X(HEADS, 1, 2, 4, 5, 6, 7, 8, 12, 16) /* that share a KV head */                    \
+  X(KV_HEADS, 1, 2, 3, 8)                                                             \
+  X(RECORD, 0, 1, 2, 3, 4, 5) /* index into records */                                \
+  X(PLANES, DW__PLANES_APART, DW__PLANES_BY_HEAD, DW__PLANES_IN_TOKEN, DW__PLANES_IN_PAGE)
+#define ROPE_AXES(X)
+static const int records[][2] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}, {64, 96}};
+static const int tiles_of[] = {1, 1, 1, 2, 5, 8};
+static const char *const family_names[] = {"plain_reference", "plain_split", "grouped1", "grouped2", "grouped5", "grouped8"};
+#else
+#define ATTENTION_AXES(X)                                                                                        \
+  X(FAMILY, 0, 1, 2, 3, 4, 5, 6, 7, 8) /* reference, split, rowsplit with 1 to 5 tiles, dimsplit with 5 and 9 */ \
+  X(SETMAXNREG, 0, 1)                                                                                            \
+  X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                                                     \
+  X(RECORD, 0, 1, 2, 3, 4) /* index into records */
+#define ROPE_AXES(X) \
+  X(Q_ROPE, 0, 1)    \
+  X(KV_ROPE, 0, 1)
+static const int records[][2] = {{576, 512}, {320, 256}, {192, 128}, {128, 128}, {96, 64}};
+static const int tiles_of[] = {1, 1, 1, 2, 3, 4, 5, 5, 9};
+static const char *const family_names[] = {"reference", "split",     "rowsplit1", "rowsplit2", "rowsplit3",
+                                           "rowsplit4", "rowsplit5", "dimsplit5", "dimsplit9"};
+#endif
+enum { FAMILIES = sizeof tiles_of / sizeof tiles_of[0] };
 #define AXES(X)                                                                                                          \
-  X(FAMILY, 0, 1, 2, 3, 4, 5, 6, 7, 8) /* reference, split, rowsplit with 1 to 5 tiles, dimsplit with 5 and 9 */         \
-  X(SETMAXNREG, 0, 1)                                                                                                    \
+  ATTENTION_AXES(X)                                                                                                      \
   X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                                                            \
   X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                                                      \
   X(CALL, DW_CALL_ANY, DW_CALL_TABLE)                                                                                    \
   X(FEATURES, 0, 1) /* code for what the call has, or for all there is */                                                \
-  X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                                                             \
   X(WIDTH, 1, 4, 9, 17, 31, 32, 33, 63, 64, 65, 128)                                                                     \
   X(PAGE, 1, 16, 48, 64)                                                                                                 \
-  X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                                                      \
   X(TYPE, DW_BF16, DW_F16)                                                                                               \
   X(OUT, DW_BF16, DW_F16, DW_F32)                                                                                        \
   X(PREFIX, 0, 1, 15, 16, 17, 63, 64, 65, 300)                                                                           \
@@ -29,8 +52,7 @@
   X(MASK, CHAIN, PARENTS, DEAD, BITS, ANY_BITS, EMPTY_BITS, BYTES, ANY_BYTES, ONE_BYTES, FULL, ANY_FULL, BIAS, ANY_BIAS, \
     ONE_BIAS)                                                                                                            \
   X(ELSEWHERE, 0, 1) /* drafts on another rank */                                                                        \
-  X(Q_ROPE, 0, 1)                                                                                                        \
-  X(KV_ROPE, 0, 1)                                                                                                       \
+  ROPE_AXES(X)                                                                                                           \
   X(WINDOW, 0, 1, 16, 40, 250)                                                                                           \
   X(POSITIONS, 0, 1, 2)                                                                                                  \
   X(CAP, 0, 2, 30)                                                                                                       \
@@ -63,7 +85,6 @@ enum {
   ANY_BIAS,
   ONE_BIAS
 };
-static const int records[][2] = {{576, 512}, {320, 256}, {192, 128}, {128, 128}, {96, 64}};
 
 #define X(name, ...) name##_AXIS,
 enum { AXES(X) AXIS_COUNT };
@@ -96,9 +117,16 @@ static void set(choice *c, int which, int wanted) {
 // ---- what a choice means --------------------------------------------------------------------------------------
 
 static dw_shape shape_of(const choice *c) {
-  return (dw_shape){.attention = DW_MLA,
-                    .heads = GET(c, HEADS),
-                    .kv_heads = 1,
+#ifdef TEST_GQA
+  const dw_attention attention = DW_GQA;
+  const int kv_heads = GET(c, KV_HEADS);
+#else
+  const dw_attention attention = DW_MLA;
+  const int kv_heads = 1;
+#endif
+  return (dw_shape){.attention = attention,
+                    .heads = GET(c, HEADS) * kv_heads,
+                    .kv_heads = kv_heads,
                     .width = GET(c, WIDTH),
                     .head_dim_qk = records[GET(c, RECORD)][0],
                     .head_dim_v = records[GET(c, RECORD)][1],
@@ -109,14 +137,20 @@ static dw_shape shape_of(const choice *c) {
                     .target = 120};
 }
 
+#ifndef TEST_GQA
 static bool is_dimsplit(const choice *c) { return GET(c, FAMILY) > 6; }
+#endif
 
 static dw_variant variant_of(const choice *c) {
   int family = GET(c, FAMILY);
-  dw_variant v = {.family = family < 2 ? family : DW_ROWSPLIT, .n_tiles = family < 2 ? 1 : family - 1, .combine_splits = 1};
-  if (is_dimsplit(c)) v.family = DW_DIMSPLIT, v.n_tiles = family == 7 ? 5 : 9;
+  dw_variant v = {.family = family, .n_tiles = tiles_of[family], .combine_splits = 1};
   v.call = GET(c, CALL);
+#ifdef TEST_GQA
+  if (family > DW_SPLIT) v.family = DW_GROUPED;
+#else
+  if (family > DW_SPLIT) v.family = is_dimsplit(c) ? DW_DIMSPLIT : DW_ROWSPLIT;
   v.setmaxnreg = GET(c, SETMAXNREG);
+#endif
   if (family == DW_REFERENCE) return v;
   v.combine = GET(c, COMBINE);
   v.combine_splits = GET(c, SPLITS);
@@ -158,13 +192,16 @@ static double cost_of(const choice *c) {  // row-tokens of the widest record
   requests r = requests_of(c);
   double sum = 0;
   for (int b = 0; b < r.batch; b++) sum += (double)r.rows[b] * (r.prefix[b] + r.rows[b] + 30);
-  return sum * GET(c, HEADS) * records[GET(c, RECORD)][0] / 576;
+  return sum * shape_of(c).heads * records[GET(c, RECORD)][0] / 576;
 }
 
 // Values that mean nothing beside others take one form. False: no such case.
 static bool settle(choice *c, double most_cost) {
+#ifndef TEST_GQA
   if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0);
   if (is_dimsplit(c)) SET(c, SETMAXNREG, 1);
+  if (records[GET(c, RECORD)][0] == records[GET(c, RECORD)][1]) SET(c, Q_ROPE, 0), SET(c, KV_ROPE, 0);
+#endif
   if (GET(c, FAMILY) == 0) SET(c, COMBINE, DW_COMBINE_FEW), SET(c, SPLITS, 1);
   if (GET(c, CALL) == DW_CALL_TABLE) {
     SET(c, ADDRESS, TABLE), SET(c, LENGTHS, 1);
@@ -178,7 +215,6 @@ static bool settle(choice *c, double most_cost) {
     if (GET(c, ADDRESS) >= SLOTS32) SET(c, ADDRESS, CSR32);
   }
   if (GET(c, ADDRESS) >= SLOTS32) SET(c, LENGTHS, 0);
-  if (records[GET(c, RECORD)][0] == records[GET(c, RECORD)][1]) SET(c, Q_ROPE, 0), SET(c, KV_ROPE, 0);
   dw_shape shape = shape_of(c);
   dw_variant variant = variant_of(c);
   return cost_of(c) <= most_cost && dw_shape_check(&shape, NULL) == DW_OK &&
@@ -275,8 +311,12 @@ static dw__problem *problem_of(const choice *c, const requests *r, uint64_t seed
   spec.dead_nodes = mask == DEAD;
   spec.one_tree = spec.mask_shared = mask == ONE_BYTES || mask == ONE_BIAS;
   spec.drafts_elsewhere = GET(c, ELSEWHERE);
+#ifdef TEST_GQA
+  spec.planes = (dw__planes)GET(c, PLANES);
+#else
   spec.q_rope = GET(c, Q_ROPE);
   spec.kv_rope = GET(c, KV_ROPE);
+#endif
   spec.window = GET(c, WINDOW);
   spec.positions = GET(c, POSITIONS);
   spec.soft_cap = (float)GET(c, CAP);
@@ -313,7 +353,8 @@ static dw_bounds bounds_of(const choice *c, const dw__problem *problem) {
 
 static const kt_kernel *kernel_of(const choice *c, const dw__problem *problem) {
   dw_variant variant = variant_of(c);
-  bool parts = problem->spec.shape.head_dim_qk > problem->spec.shape.head_dim_v;
+  const dw_shape *shape = &problem->spec.shape;
+  bool parts = shape->attention == DW_MLA && shape->head_dim_qk > shape->head_dim_v;
   int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (parts ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
   dw__variant_add_features(&variant, GET(c, FEATURES) ? all : dw__args_features(&problem->args));
   return kt_kernel_get(&problem->spec.shape, &variant);
@@ -353,9 +394,6 @@ static const plan_of_set quick_set = {"quick", 20261129, 25e3, 0}, full_set = {"
 static const plan_of_set *chosen_set;
 static int chosen_case = -1;
 
-static const char *const family_names[] = {"reference", "split",     "rowsplit1", "rowsplit2", "rowsplit3",
-                                           "rowsplit4", "rowsplit5", "dimsplit5", "dimsplit9"};
-
 // Another problem for the kernel of a case.
 static choice vary(const choice *c, uint64_t *state, double most_cost) {
   for (int tries = 0; tries < 1000; tries++) {
@@ -390,7 +428,6 @@ static void run_family(void **state) {
 }
 
 int main(int argc, char **argv) {
-  enum { FAMILIES = sizeof family_names / sizeof family_names[0] };
   static int families[FAMILIES];
   if (kt_skip()) return 77;
   struct CMUnitTest tests[FAMILIES];

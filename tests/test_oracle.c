@@ -68,6 +68,39 @@ static void numbers_round_to_nearest_even(void **state) {
   }
 }
 
+static uint8_t byte_of(double value) {
+  uint8_t byte;
+  dw__from_float(DW_E4M3, value, &byte);
+  return byte;
+}
+
+// All 256 codes of e4m3: they read back, their halves go to even, and nothing is beyond 448.
+static void numbers_of_e4m3(void **state) {
+  (void)state;
+  for (int code = 0; code < 256; code++) {
+    const uint8_t byte = (uint8_t)code;
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double value = (double)dw__to_float(DW_E4M3, &byte), sign = code & 0x80 ? -1 : 1;
+    if ((code & 0x7F) == 0x7F) {
+      assert_true(isnan(value));
+      continue;
+    }
+    assert_true(value == sign * (exponent ? (8 + mantissa) * pow(2, exponent - 10) : mantissa * pow(2, -9)));
+    assert_int_equal(byte_of(value), code);
+    if ((code & 0x7F) == 0x7E) continue;
+    const uint8_t next = (uint8_t)(code + 1);
+    const double above = (double)dw__to_float(DW_E4M3, &next), middle = (value + above) / 2;
+    assert_int_equal(byte_of(middle), code & 1 ? next : code);
+    assert_int_equal(byte_of(nextafter(middle, value)), code);
+    assert_int_equal(byte_of(nextafter(middle, above)), next);
+  }
+  assert_int_equal(byte_of(448), 0x7E);
+  assert_int_equal(byte_of(1e30), 0x7E);
+  assert_int_equal(byte_of(INFINITY), 0x7E);
+  assert_int_equal(byte_of(-INFINITY), 0xFE);
+  assert_int_equal(byte_of(NAN) & 0x7F, 0x7F);
+}
+
 static void numbers_have_their_ends(void **state) {
   (void)state;
   assert_int_equal(bits_of(DW_BF16, 1), 0x3F80);
@@ -623,7 +656,8 @@ typedef struct part {
 static double part_element(const part *from, int64_t outer, int inner_count, int64_t inner, int d, dw_dtype type) {
   int64_t inner_stride = stride_or(from->inner_stride, from->size);
   int64_t outer_stride = stride_or(from->outer_stride, inner_count * inner_stride);
-  return value_of(type, ((const uint16_t *)from->at)[outer * outer_stride + inner * inner_stride + d]);
+  int64_t at = outer * outer_stride + inner * inner_stride + d;
+  return (double)dw__to_float(type, (const char *)from->at + at * (int64_t)dw__dtype_size(type));
 }
 
 static double q_element(const dw__problem *p, int row, int head, int d) {
@@ -664,10 +698,12 @@ static bool row_is_dead(const dw__problem *p, int row) {
   return p->args.mask_kind == DW_MASK_PARENTS && !p->args.drafts_elsewhere && ((const int *)p->args.mask)[row] == -2;
 }
 
+static double stored_scale(const dw__problem *p) { return p->args.kv_scale ? (double)*p->args.kv_scale : 1; }
+
 static double score_of(const dw__problem *p, int row, int head, int64_t slot) {
   double score = 0, cap = (double)p->args.soft_cap;
   for (int d = 0; d < p->spec.shape.head_dim_qk; d++) score += q_element(p, row, head, d) * kv_element(p, slot, d);
-  score *= (double)p->args.softmax_scale;
+  score *= (double)p->args.softmax_scale * stored_scale(p);
   return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
@@ -681,7 +717,7 @@ static void check_vector(const dw__problem *p, int b, int first, int i, int head
     int64_t slot = slot_of(p, b, first, t);
     double weight = exp(score_of(p, first + i, head, slot));
     sum += weight;
-    for (int d = 0; d < v; d++) out[d] += weight * kv_element(p, slot, d);
+    for (int d = 0; d < v; d++) out[d] += weight * stored_scale(p) * kv_element(p, slot, d);
   }
   int vector = (first + i) * shape->heads + head;
   double unit = p->args.lse_base_e ? 1 : log(2);
@@ -706,7 +742,8 @@ static void oracle_equals_the_formula(void **state) {
     spec.tree = (dw__tree_kind)(round % 3);
     spec.q_scale = round & 4 ? 3 : 1;
     spec.shape.q = round & 8 ? DW_F16 : DW_BF16;
-    spec.shape.kv = round & 4 ? DW_F16 : DW_BF16;
+    spec.shape.kv = round % 3 == 1 ? DW_E4M3 : round & 4 ? DW_F16 : DW_BF16;
+    if (round % 6 == 1) spec.kv_scale = round == 1 ? 0.02f : 3;
     dw__problem *problem = solved(&spec);
     check_by_contract(problem);
     dw__problem_free(problem);
@@ -747,6 +784,8 @@ static dw__problem_spec random_spec(uint64_t *dice) {
   spec.soft_cap = pick(dice, 2) ? 1.5f : 0;
   spec.sinks = pick(dice, 2);
   spec.drafts_elsewhere = !spec.lengths_include_drafts && !spec.window && !spec.draft_slots && pick(dice, 2);
+  spec.shape.kv = (dw_dtype[]){DW_BF16, DW_BF16, DW_F16, DW_E4M3}[pick(dice, 4)];
+  if (spec.shape.kv == DW_E4M3 && pick(dice, 2)) spec.kv_scale = 0.1f;
   return spec;
 }
 
@@ -909,6 +948,8 @@ static void layout_does_not_change_the_answer(void **state) {
     other.window = spec.window;
     other.soft_cap = spec.soft_cap;
     other.sinks = spec.sinks;
+    other.shape.kv = spec.shape.kv;
+    other.kv_scale = spec.kv_scale;
     other.drafts_elsewhere = spec.drafts_elsewhere;
     if (spec.positions == 2 || other.positions == 2) other.positions = spec.positions;
     if (spec.drafts_elsewhere) other.lengths_include_drafts = other.draft_slots = 0;
@@ -1051,8 +1092,9 @@ static void ranks_merge_to_the_whole(void **state) {
 }
 
 static long finite_elements(dw_dtype type, const void *array, size_t bytes) {
+  const size_t size = dw__dtype_size(type);
   long count = 0;
-  for (size_t i = 0; i < bytes / 2; i++) count += isfinite(value_of(type, ((const uint16_t *)array)[i]));
+  for (size_t i = 0; i < bytes / size; i++) count += isfinite(dw__to_float(type, (const char *)array + i * size));
   return count;
 }
 
@@ -1194,7 +1236,7 @@ static void what_must_not_matter_is_poison(void **state) {
     spec.strided = i & 1;
     spec.addressing = i & 2 ? DW_BLOCK_TABLE : DW_CSR;
     spec.shape.page = i & 4 ? 16 : 1;
-    spec.shape.kv = i & 8 ? DW_F16 : DW_BF16;
+    spec.shape.kv = i % 3 == 2 ? DW_E4M3 : i & 8 ? DW_F16 : DW_BF16;
     spec.q_rope = spec.kv_rope = i / 16;
     dw__problem *p = made(&spec);
     long first = i < 16 ? 48 : 32;
@@ -1603,9 +1645,9 @@ static void bad_specs_are_refused(void **state) {
   assert_refused(&spec, "mask_shared");
   spec = usual(), spec.mask_shared = 1, spec.mask_kind = DW_MASK_BYTES_QLEN;
   assert_refused(&spec, "mask_shared");
-  spec = usual();
+  spec = usual(), spec.kv_rope = 1;
   dw_preset_shape("qwen3-8b", &spec.shape, NULL);
-  assert_refused(&spec, "attention");
+  assert_refused(&spec, "kv_rope");
 }
 
 static void oracle_refuses_bad_arguments(void **state) {
@@ -1643,7 +1685,8 @@ static void oracle_refuses_bad_arguments(void **state) {
   assert_string_equal(e.field, "kv_len[0]");
   dw_shape gqa;
   dw_preset_shape("qwen3-8b", &gqa, NULL);
-  assert_int_equal(dw__oracle_exact(&gqa, &p->args, 1, p->out64, p->lse64, &e), DW_NOT_APPLICABLE);
+  assert_int_equal(dw__oracle_exact(&gqa, &p->args, 1, p->out64, p->lse64, &e), DW_BAD_ARGUMENT);
+  assert_string_equal(e.field, "v");
   p->args.batch = -1;
   assert_int_equal(dw__problem_solve(p, 1, &e), DW_BAD_ARGUMENT);
   dw__problem_free(p);
@@ -1762,6 +1805,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(numbers_survive),
     cmocka_unit_test(numbers_round_to_nearest_even),
+    cmocka_unit_test(numbers_of_e4m3),
     cmocka_unit_test(numbers_have_their_ends),
     cmocka_unit_test(tree_masks_equal_the_walk_to_the_root),
     cmocka_unit_test(tree_of_the_cases),

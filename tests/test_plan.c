@@ -16,6 +16,8 @@
 #include "support.h"
 
 #define SHAPE "mla:h=8,t=9,page=16"
+#define GQA "gqa:h=8,hk=2,t=9,d=128,page=16"
+#define GROUPED "family=grouped,n_tiles=5,combine=few,combine_splits=8"
 #define FEW "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=few,combine_splits=8"
 #define PAIR "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=8"
 
@@ -89,7 +91,19 @@ static void variants_are_refused(void **state) {
     const char *shape, *variant, *field, *found, *allowed;
   } cases[] = {
     {"gqa:h=8,hk=2,t=4,qk=128,v=128", FEW, "attention", "gqa", "mla"},
-    {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q"},
+    {SHAPE, GROUPED, "attention", "mla", "gqa"},
+    {GQA, "family=grouped", "combine", "none", "few or many"},
+    {"gqa:h=8,hk=2,t=4,d=64", "family=grouped,combine=many", "v", "64", "a multiple of 128 with combine=many"},
+    {"gqa:h=8,hk=2,t=4,d=80", "family=grouped,combine=few", "qk", "80", "a multiple of 32"},
+    {"gqa:h=8,hk=2,t=4,d=288", "family=grouped,combine=few", "qk", "288", "up to 256"},
+    {"gqa:h=8,hk=2,t=4,qk=128,v=288", "family=grouped,combine=few", "v", "288", "up to 256"},
+    {"gqa:h=8,hk=2,t=4,d=256", "family=grouped,combine=few,n_tiles=5", "n_tiles", "5", "1 to 4"},
+    {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,n_tiles=7", "n_tiles", "7", "1 to 6"},
+    {GQA, "family=grouped,combine=few,setmaxnreg=1", "setmaxnreg", "1", "0"},
+    {GQA, "family=grouped,combine=few,q_rope=1", "q_rope", "1", "0 for GQA"},
+    {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,kv_rope=1", "kv_rope", "1", "0 for GQA"},
+    {SHAPE, "family=rowsplit,combine=few,n_tiles=6", "n_tiles", "6", "1 to 5"},
+    {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q, or e4m3"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
     {SHAPE, "family=reference,combine=few", "combine", "few", "none"},
@@ -317,6 +331,41 @@ static void a06_arrays_have_their_size(void **state) {
   REFUSE(good_args, (a.batch = 112, a.kv_len_count = 100), "kv_len_count", "100", "0 (not known) or at least 112");
   REFUSE(csr_args, (a.batch = 112, a.kv_indptr_count = 101), "kv_indptr_count", "101", "0 (not known) or at least 113");
   REFUSE(good_args, (a.batch = 112, a.block_table_count = 700), "block_table_count", "700", "0 (not known) or at least 784");
+}
+
+static dw_args gqa_args(const dw__plan *plan) {
+  dw_args a = good_args(plan);
+  a.v = AT(1024);
+  return a;
+}
+
+// K and V: bases, and strides by page, token and head.
+static void planes_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig(GQA, GROUPED);
+  ACCEPT(gqa_args, a.v = AT(16));
+  REFUSE(gqa_args, a.v = NULL, "v", "NULL", "a device pointer");
+  REFUSE(gqa_args, a.v = AT(8), "v", "8", "0 modulo 16");
+  REFUSE(gqa_args, a.kv = AT(4), "kv", "4", "0 modulo 16");
+  REFUSE(gqa_args, a.q_rope = memory, "q_rope", "set", "NULL");
+  REFUSE(gqa_args, a.kv_rope = memory, "kv_rope", "set", "NULL");
+  REFUSE(gqa_args, a.kv_head_stride = 120, "kv_head_stride", "120", "128 to 2305843009213693951");
+  REFUSE(gqa_args, a.v_head_stride = 132, "v_head_stride", "132", "a multiple of 16 bytes");
+  // Heads of 128 elements, two of them: tokens of 256 in the usual order.
+  ACCEPT(gqa_args, a.kv_token_stride = 256);
+  REFUSE(gqa_args, a.kv_token_stride = 248, "kv_token_stride", "248", "256 or more");
+  REFUSE(gqa_args, (a.v_head_stride = 136, a.v_token_stride = 256), "v_token_stride", "256", "264 or more");
+  ACCEPT(gqa_args, a.kv_page_stride = 16 * 256);
+  REFUSE(gqa_args, a.kv_page_stride = 16 * 256 - 8, "kv_page_stride", "4088", "4096 to 2305843009213693951");
+  REFUSE(gqa_args, (a.v_token_stride = 512, a.v_page_stride = 4096), "v_page_stride", "4096", "8192 to 2305843009213693951");
+  // Heads before tokens; K and V of a token, of a page.
+  ACCEPT(gqa_args, (a.kv_token_stride = a.v_token_stride = 128, a.kv_head_stride = a.v_head_stride = 2048,
+                    a.kv_page_stride = a.v_page_stride = 4096));
+  REFUSE(gqa_args, (a.kv_token_stride = 128, a.kv_head_stride = 2040), "kv_token_stride", "128", "2168 or more");
+  ACCEPT(gqa_args, (a.kv_token_stride = a.v_token_stride = 512, a.v = AT(512)));
+  ACCEPT(gqa_args, a.kv_page_stride = a.v_page_stride = 8192);
+  r = make_rig(SHAPE, FEW);
+  REFUSE(good_args, a.v = memory, "v", "a pointer", "NULL");
 }
 
 static void rows_are_checked(void **state) {
@@ -780,6 +829,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(impossible_shapes_have_no_variant),
     cmocka_unit_test(bounds_are_read_by_their_size),
     cmocka_unit_test(a06_arrays_have_their_size),
+    cmocka_unit_test(planes_are_checked),
     cmocka_unit_test(rows_are_checked),
     cmocka_unit_test(vectors_are_checked),
     cmocka_unit_test(kv_is_checked),

@@ -53,7 +53,7 @@ static void seeds_and_numbers_give_other_cases(void **state) {
 
 static void every_part_of_the_contract_is_drawn(void **state) {
   (void)state;
-  int masks[DW_MASK_STATIC + 1] = {0}, families[3] = {0}, calls[2] = {0}, wide = 0, padded = 0, empty = 0, none = 0,
+  int masks[DW_MASK_STATIC + 1] = {0}, families[4] = {0}, calls[2] = {0}, wide = 0, padded = 0, empty = 0, none = 0,
                              longest = 0;
   dw__case all = {0}, c;
   for (int i = 0; i < CASES; i++) {
@@ -135,6 +135,7 @@ static dw_args args_of(const dw__case *c, const dw__plan *plan) {
                    .batch = c->batch,
                    .width = c->width,
                    .kv = some,
+                   .v = c->shape.attention == DW_GQA ? some : NULL,
                    .kv_rope = c->kv_rope ? some : NULL,
                    .addressing = csr ? DW_CSR : DW_BLOCK_TABLE,
                    .kv_indptr = csr ? some : NULL,
@@ -155,6 +156,7 @@ static dw_args args_of(const dw__case *c, const dw__plan *plan) {
                    .window = c->window,
                    .positions = c->positions ? some : NULL,
                    .sinks = c->sinks ? some : NULL,
+                   .kv_scale = c->scale ? some : NULL,
                    .overlap_prologue = c->overlap,
                    .workspace = plan->workspace_bytes ? some : NULL,
                    .workspace_size = plan->workspace_bytes};

@@ -10,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "fake_driver.h"
 #include "fake_nvrtc.h"
+#include "list_tests.h"
 #include "runtime.h"
 #include "support.h"
 
@@ -549,6 +551,41 @@ static void O_c02_toolkit_variables_with_stray_parts_are_walked(void **state) {
   assert_non_null(strstr(output, toolkit));
 }
 
+// Two toolkits, both orders: the first named is taken, and one that holds no library is passed over.
+static void O_c05_the_first_place_that_works_is_taken(void **state) {
+  NEEDS_NVRTC();
+#if defined(__SANITIZE_ADDRESS__)
+  print_message("skipped: the sanitizer's runtime does not start this way\n");
+  skip();
+#endif
+  static const char *const orders[][3] = {{"one", "two", "one"}, {"two", "one", "two"}, {"bad", "two", "two"}};
+  char output[16384], real_folder[1024], folder[] = "/tmp/dw_test_XXXXXX", path[128], variables[512];
+  if (!find_loader()) skip();
+  assert_non_null(mkdtemp(folder));
+  snprintf(real_folder, sizeof real_folder, "%s", dw__nvrtc_path(real));
+  *strrchr(real_folder, '/') = 0;
+  static const char *const names[] = {"one", "two", "bad", "bad/lib64"};
+  for (size_t i = 0; i < DW__COUNT(names); i++) {
+    snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/%s/lib64", folder, names[i]);
+    if (i < 2) assert_int_equal(symlink(real_folder, path), 0);
+  }
+  snprintf(path, sizeof path, "%s/bad/lib64/libnvrtc.so.13", folder);
+  FILE *text = fopen(path, "w");
+  assert_non_null(text);
+  fputs("not a library", text);
+  assert_int_equal(fclose(text), 0);
+  for (size_t i = 0; i < DW__COUNT(orders); i++) {
+    snprintf(variables, sizeof variables, "CUDA_HOME='%s/%s:%s/%s'", folder, orders[i][0], folder, orders[i][1]);
+    run_find(variables, output, sizeof output);
+    snprintf(path, sizeof path, "found %s/%s/", folder, orders[i][2]);
+    if (!strstr(output, path)) fail_msg("%s lacks %s", output, path);
+  }
+  snprintf(variables, sizeof variables, "rm -r '%s'", folder);
+  assert_int_equal(system(variables), 0);
+}
+
 // ---- driver ---------------------------------------------------------------------------------------------------
 
 static int reset_driver(void **state) {
@@ -666,7 +703,7 @@ static void capture_is_seen(void **state) {
 
 // ---- modules --------------------------------------------------------------------------------------------------
 
-static void load_errors_have_names_and_both_versions(void **state) {
+static void O_c07_load_errors_have_names_and_both_versions(void **state) {
   (void)state;
   static const struct {
     int result;
@@ -685,7 +722,7 @@ static void load_errors_have_names_and_both_versions(void **state) {
     if (i == 0) print_message("%s\n", error.message);
     assert_non_null(
       strstr(error.message, cases[i].result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY (out of memory)" : "CUDA_ERROR_FAKE"));
-    // O-c07: a driver too old for the compiler's output is recognised by the two versions.
+    // A driver too old for the compiler's output is recognised by the two versions.
     assert_non_null(strstr(error.message, "CUDA 12.8"));
     assert_non_null(strstr(error.message, "V13.0.88"));
     dw_error_clear(&error);
@@ -971,6 +1008,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(options_name_a_real_architecture),
     cmocka_unit_test(O_c02_a_given_place_that_holds_none_is_reported),
     cmocka_unit_test(O_c02_toolkit_variables_with_stray_parts_are_walked),
+    cmocka_unit_test(O_c05_the_first_place_that_works_is_taken),
   };
   const struct CMUnitTest driver[] = {
     cmocka_unit_test_setup(O_c01_a_missing_driver_is_reported, reset_driver),
@@ -979,7 +1017,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test_setup(a_failed_start_is_tried_again, reset_driver),
     cmocka_unit_test_setup(the_current_context_decides, reset_driver),
     cmocka_unit_test_setup(capture_is_seen, reset_driver),
-    cmocka_unit_test_setup(load_errors_have_names_and_both_versions, reset_driver),
+    cmocka_unit_test_setup(O_c07_load_errors_have_names_and_both_versions, reset_driver),
     cmocka_unit_test_setup(O_c21_a_damaged_cubin_never_reaches_the_driver, reset_driver),
     cmocka_unit_test_setup(O_c08_O_c09_a_cubin_loads_where_it_can_run, reset_driver),
     cmocka_unit_test_setup(a_function_is_made_ready_before_its_launch, reset_driver),
@@ -990,6 +1028,8 @@ int main(int argc, char **argv) {
     cmocka_unit_test_setup(old_drivers_launch_without_attributes, reset_driver),
     cmocka_unit_test_setup(a_failed_launch_tells_its_geometry, reset_driver),
   };
+  bool listed = list_tests(argc, argv, compiler, DW__COUNT(compiler));
+  if (list_tests(argc, argv, driver, DW__COUNT(driver)) && listed) return 0;
   int failed = cmocka_run_group_tests(compiler, open_real, close_real);
   return failed + cmocka_run_group_tests(driver, NULL, NULL);
 }

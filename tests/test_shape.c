@@ -17,7 +17,7 @@
 #define TARGETS "sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, sm_120, sm_121"
 #define STARTS                                                                                                     \
   "mla:, gqa:, kimi-k2.6-tp4, kimi-k2.6-tp8, kimi-k2.6-tp16, deepseek-v3-tp4, deepseek-v3-tp8, deepseek-v3-tp16, " \
-  "qwen3-8b, qwen3-coder-30b-a3b"
+  "qwen3-8b, qwen3-coder-30b-a3b, llama-70b-tp4, llama-70b-tp8, glm-4.5-tp4, glm-4.5-tp8, gpt-oss-120b"
 
 static void assert_prints(const char *text, const char *canonical) {
   dw_shape shape = shape_of(text);
@@ -50,6 +50,8 @@ static void shape_out_follows_q_unless_given(void **state) {
   assert_int_equal(shape_of("mla:h=8,t=9,q=fp16,o=bf16").out, DW_BF16);
   assert_int_equal(shape_of("mla:h=8,t=9,o=fp32,q=fp16").out, DW_F32);
   assert_int_equal(shape_of("kimi-k2.6-tp8,q=fp16").out, DW_F16);
+  assert_int_equal(shape_of("mla:h=8,t=9,q=fp16,kv=fp8").kv, DW_E4M3);
+  assert_prints("kimi-k2.6-tp8,kv=fp8", "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=e4m3,target=sm_120,limits=native");
   assert_prints("mla:h=8,t=9,q=f16,o=f32", "mla:h=8,t=9,qk=576,v=512,page=1,q=fp16,kv=bf16,o=fp32,target=sm_120,limits=native");
 }
 
@@ -71,6 +73,9 @@ static void presets_are_what_their_names_say(void **state) {
     {"kimi-k2.6-tp16", DW_MLA, 4, 1, 576, 512},   {"deepseek-v3-tp4", DW_MLA, 32, 1, 576, 512},
     {"deepseek-v3-tp8", DW_MLA, 16, 1, 576, 512}, {"deepseek-v3-tp16", DW_MLA, 8, 1, 576, 512},
     {"qwen3-8b", DW_GQA, 32, 8, 128, 128},        {"qwen3-coder-30b-a3b", DW_GQA, 32, 4, 128, 128},
+    {"llama-70b-tp4", DW_GQA, 16, 2, 128, 128},   {"llama-70b-tp8", DW_GQA, 8, 1, 128, 128},
+    {"glm-4.5-tp4", DW_GQA, 24, 2, 128, 128},     {"glm-4.5-tp8", DW_GQA, 12, 1, 128, 128},
+    {"gpt-oss-120b", DW_GQA, 64, 8, 64, 64},
   };
   assert_int_equal(dw_preset_count(), DW__COUNT(expected));
   assert_null(dw_preset_name(dw_preset_count()));
@@ -200,7 +205,8 @@ static const struct {
   {"gqa:h=32,hk=64,t=9,d=128", "kv_heads", "64", "a divisor of heads, 32", NULL},
   {"mla:h=8,t=9,q=int8", "q", "int8", "bf16, fp16", "q: found int8, allowed bf16, fp16: not a value of this field"},
   {"mla:h=8,t=9,q=fp32", "q", "fp32", "bf16, fp16", NULL},
-  {"mla:h=8,t=9,kv=f32", "kv", "f32", "bf16, fp16", NULL},
+  {"mla:h=8,t=9,kv=f32", "kv", "f32", "bf16, fp16, e4m3", NULL},
+  {"mla:h=8,t=9,q=e4m3", "q", "e4m3", "bf16, fp16", NULL},
   {"mla:h=8,t=9,o=e4m3", "o", "e4m3", "bf16, fp16, fp32", NULL},
   {"mla:h=8,t=9,target=sm_120f", "target", "sm_120f", TARGETS,
    "target: found sm_120f, allowed " TARGETS
@@ -408,7 +414,8 @@ static void variant_mistakes_are_told(void **state) {
   dw_variant variant;
   dw_error e = {0};
   assert_int_equal(dw_variant_parse("family=fast", &variant, &e), DW_BAD_ARGUMENT);
-  assert_string_equal(e.message, "family: found fast, allowed reference, split, rowsplit, dimsplit: not a value of this field");
+  assert_string_equal(e.message,
+                      "family: found fast, allowed reference, split, rowsplit, grouped, dimsplit: not a value of this field");
   assert_int_equal(dw_variant_parse("combine=all", &variant, &e), DW_BAD_ARGUMENT);
   assert_string_equal(e.allowed, "none, few, many");
   assert_int_equal(dw_variant_parse("stages=3", &variant, &e), DW_BAD_ARGUMENT);

@@ -13,7 +13,7 @@ run gen mla:h=8,t=9,q=bf16,kv=fp16
 run gen mla:h=8,t=9,target=sm_77
 run gen mla:h=8,t=9,target=sm_110
 run gen mla:h=8,t=9,limits=sm_90
-run gen qwen3-8b
+run gen qwen3-8b --variant family=rowsplit,combine=few
 run gen 'mla:h=8,t=9' 'mla:h=8,t=1'
 run gen kimi-k2.6-tp8 --variant n_tiles=6
 run gen kimi-k2.6-tp8 --variant family=reference,combine=few
@@ -40,7 +40,7 @@ run cache clean
 run cache inspect ab
 run doctor now
 run gen $'mla:h=8,t=9,target=red\tnext'
-run gen qwen3-8b --list
+run gen gqa:h=32,hk=8,t=9,d=80 --list
 run gen kimi-k2.6-tp8 --list --variant family=reference
 run cache inspect ../..
 run version extra

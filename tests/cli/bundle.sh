@@ -27,6 +27,12 @@ export DRAFTWOOD_BUNDLES=$PWD/part-2-of-3.dwb:$PWD/nowhere.dwb:$PWD/shelf
 run doctor | sed -n "/^bundle/,\$p"
 unset DRAFTWOOD_BUNDLES
 
+echo "the release bundle"
+run bundle build --release --dry-run --widths 1 --variant family=reference
+run bundle build --release --dry-run --shard 3/8 --pages 16 2>&1 | sed -E 's/^[0-9]+ kernels/N kernels/'
+run bundle build --release --dry-run --pages 64 --variant family=rowsplit,combine=few,combine_splits=8
+run bundle build --release --dry-run --variant family=rowsplit,n_tiles=5,combine=none 2>&1 | tail -n 2
+
 echo "misses"
 cat >misses <<'END'
 {"call":"any","shape":"mla:h=8,t=2,qk=576,v=512,page=64,q=bf16,kv=bf16,target=sm_120,limits=native","target":"sm_120","variant":"family=reference"}

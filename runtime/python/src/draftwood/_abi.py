@@ -42,13 +42,15 @@ class DType(IntEnum):
     BF16 = 0
     F16 = 1
     F32 = 2
+    E4M3 = 3
 
 
 class Family(IntEnum):
     REFERENCE = 0
     SPLIT = 1
     ROWSPLIT = 2
-    DIMSPLIT = 3
+    GROUPED = 3
+    DIMSPLIT = 4
 
 
 class CallKind(IntEnum):
@@ -279,6 +281,11 @@ class Args(Structure):
         ("kv_token_stride", c_int64),
         ("kv_page_stride", c_int64),
         ("kv_pages", c_int),
+        ("kv_head_stride", c_int64),
+        ("v", c_void_p),
+        ("v_token_stride", c_int64),
+        ("v_page_stride", c_int64),
+        ("v_head_stride", c_int64),
         ("kv_rope", c_void_p),
         ("kv_rope_token_stride", c_int64),
         ("kv_rope_page_stride", c_int64),
@@ -315,6 +322,8 @@ class Args(Structure):
         ("block_table_count", c_int64),
         ("kv_indices_count", c_int64),
         ("draft_slots_count", c_int64),
+        ("kv_scale", c_void_p),
+        ("v_scale", c_void_p),
     ]
 
 

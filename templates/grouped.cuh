@@ -1,0 +1,507 @@
+// GQA and MHA on tensor cores. A CTA owns up to 8 x N_TILES query rows that share one KV head (a row is a node and one of the head's
+// GROUP query heads) and one KV range, so that the range is read once for all of them. It goes in steps of 32 tokens: two tiles of
+// the range's 16. K and V each pass through a ring of slots, filled by cp.async some steps ahead; two CTAs share a multiprocessor
+// (one where vectors are long), so that one computes while the other waits.
+//
+// Products are transposed, as in rowsplit.cuh: tokens, then V dimensions, are the 16 rows of an mma, query rows its 8 columns. All four
+// warps do everything, a step behind one another:
+//
+//   meet: K of step i + 1, V and weights of step i are there
+//     scores of i + 1 (a warp: one tile of tokens, every other tile of rows), output of i (a warp: a quarter of the dimensions)
+//     greatest score of a row in each tile of tokens -> shared memory
+//   meet: these are there; the K of i + 1 and the V of i have been read
+//     the next K and V are asked for; weights of i + 1 -> shared memory
+//
+// grid (KV heads x row groups, KV ranges, batch), 128 threads.
+#pragma once
+#include "fragments.cuh"
+
+// ---- layout ---------------------------------------------------------------------------------------------------
+constexpr int THREADS = 128, WARPS = 4;
+constexpr int UNITS = 2, STEP = UNITS * TILE;  // tiles of tokens, tokens of a step
+constexpr int ROWS = 8 * N_TILES;
+constexpr int K_STEPS = QK / 16;
+constexpr int SCORE_PARTS = WARPS / UNITS, SCORE_TILES = (N_TILES + SCORE_PARTS - 1) / SCORE_PARTS;  // row tiles of a warp
+constexpr int V_WARPS = V % 64 ? 2 : 4;  // warps that share the dimensions; the others have other row tiles
+constexpr int V_EACH = V / V_WARPS, V_TILES = V_EACH / 16;
+constexpr int OUT_PARTS = WARPS / V_WARPS, OUT_TILES = (N_TILES + OUT_PARTS - 1) / OUT_PARTS;
+
+constexpr int K_CHUNKS = QK / 8, V_CHUNKS = V / 8;  // of 16 bytes a token
+constexpr int K_BYTES = STEP * QK * 2, V_BYTES = STEP * V * 2;
+constexpr int WEIGHT_STRIDE = STEP * 2 + 16;  // a row of weights: 16 more than a multiple of 32, so ldmatrix has no conflicts
+constexpr int OUT_STRIDE = V * 2 + 16;        // a row of finished output, staged in the rings
+constexpr int ENTRY_STEPS = 8;                // table entries of so many steps are held, K_SLOTS + 1 at least
+constexpr int CTAS_PER_SM = QK + V <= 320 ? 2 : 1;
+constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
+
+// Byte offsets of the parts of shared memory.
+constexpr int WEIGHTS = 0;                                // [row][token] 16-bit
+constexpr int MASKS = WEIGHTS + ROWS * WEIGHT_STRIDE;     // [row] u64: up to 64 drafts the row sees (MASK_WORDS <= 2)
+constexpr int ROW_SUMS = MASKS + ROWS * 8;                    // [tile][row] 2 f32: sums of weights, as computed and as rounded
+constexpr int MAXES = ROW_SUMS + UNITS * ROWS * 8;            // [tile][row] f32: greatest score of the step; at the end of all
+constexpr int FACTORS = MAXES + UNITS * ROWS * 4;         // [row] f32: for the output so far; at the end 1 / sum
+constexpr int FIRSTS = FACTORS + ROWS * 4;                // [row] s32: first position that it sees, if there is a window
+constexpr int BAD = FIRSTS + ROWS * 4;                    // [warp] u32: of its 8 tokens those with a V that is not finite
+constexpr int ENTRIES = BAD + WARPS * 4;                  // [step][token] s32
+constexpr int RINGS = (ENTRIES + ENTRY_STEPS * STEP * 4 + 127) / 128 * 128;
+constexpr int FIT = (BUDGET - RINGS) / (K_BYTES + V_BYTES);
+constexpr int V_SLOTS = FIT < 6 ? FIT : 6;
+constexpr int K_SLOTS = V_SLOTS + (BUDGET - RINGS - V_SLOTS * (K_BYTES + V_BYTES) >= K_BYTES ? 1 : 0);
+constexpr int VALUES = RINGS + K_SLOTS * K_BYTES;         // [slot], behind those of K
+constexpr int SHARED_BYTES = VALUES + V_SLOTS * V_BYTES;
+static_assert(V_SLOTS > 0 && K_SLOTS < ENTRY_STEPS, "a step of K and one of V fit");
+static_assert(RINGS + ROWS * OUT_STRIDE <= SHARED_BYTES, "the staged output lives in the rings");
+
+constexpr int MASK_WORDS = (WIDTH + 31) / 32;
+
+// What a CTA is to do.
+struct Cta {
+  Request request;
+  Tiles tiles;
+  int slot;             // of its partial results
+  int kv_head;
+  int first_row, rows;  // of those of the KV head
+  int window_end;       // from this token on every row sees the prefix
+  smem_addr shared;
+};
+DEV int row_index(const Cta &c, int row) {  // of the request
+  const int at = c.first_row + row;
+  return at / GROUP * HEADS + c.kv_head * GROUP + at % GROUP;
+}
+DEV int step_count(const Cta &c) { return (c.tiles.count + UNITS - 1) / UNITS; }
+DEV bool has_unit(const Cta &c, int step, int unit) { return step * UNITS + unit < c.tiles.count; }
+DEV int unit_token(const Cta &c, int step, int unit) { return c.tiles.first + (step * UNITS + unit) * c.tiles.stride; }
+// Does a tile, or one of a step's, hold anything that some row may not see?
+DEV bool is_edge(const Cta &c, int t0) { return t0 + TILE > c.request.prefix || t0 < c.window_end; }
+DEV bool has_edge(const Cta &c, int step) {
+  bool edge = false;
+#pragma unroll
+  for (int unit = 0; unit < UNITS; unit++) edge |= has_unit(c, step, unit) && is_edge(c, unit_token(c, step, unit));
+  return edge;
+}
+DEV void meet() { barrier_sync(0, THREADS); }
+
+// ---- loads ----------------------------------------------------------------------------------------------------
+// Where chunk `chunk` of token `row` stands in a slot: eight tokens' chunks of one number are in eight different groups of banks.
+template <int CHUNKS>
+DEV int chunk_place(int row, int chunk) {
+  constexpr int SPAN = CHUNKS % 8 ? 4 : 8;
+  return (row * CHUNKS + (chunk ^ (row / (8 / SPAN) % SPAN))) * 16;
+}
+// The token of a step; one past the end is the last one again, and masked.
+DEV int step_token(const Cta &c, int step, int token) {
+  const int t = unit_token(c, step, token / TILE) + token % TILE;
+  return t < c.request.total ? t : c.request.total - 1;
+}
+DEV smem_addr entry_place(const Cta &c, int step, int token) { return c.shared + ENTRIES + (step % ENTRY_STEPS * STEP + token) * 4; }
+DEV int step_entry(const dw_params &p, const Cta &c, int step, int token) {
+  return has_unit(c, step, token / TILE) ? kv_entry(p, c.request, step_token(c, step, token)) : 0;
+}
+template <int CHUNKS, class Address>
+DEV void load_step(const Cta &c, int step, smem_addr to, Address address) {
+#pragma unroll
+  for (int i = 0; i < STEP * CHUNKS / THREADS; i++) {
+    const int at = i * THREADS + threadIdx.x, token = at / CHUNKS, chunk = at % CHUNKS;
+    if (!has_unit(c, step, token / TILE)) continue;
+    const int entry = lds_u32(entry_place(c, step, token));
+    cp_async_16(to + chunk_place<CHUNKS>(token, chunk), address(entry, step_token(c, step, token)) + chunk * 16);
+  }
+}
+DEV smem_addr key_slot(const Cta &c, int step) { return c.shared + RINGS + step % K_SLOTS * K_BYTES; }
+DEV smem_addr value_slot(const Cta &c, int step) { return c.shared + VALUES + step % V_SLOTS * V_BYTES; }
+DEV void load_keys(const dw_params &p, const Cta &c, int step) {
+  load_step<K_CHUNKS>(c, step, key_slot(c, step), [&](int entry, int t) { return key_address(p, entry, t, c.kv_head); });
+}
+DEV void load_values(const dw_params &p, const Cta &c, int step) {
+  load_step<V_CHUNKS>(c, step, value_slot(c, step), [&](int entry, int t) { return value_address(p, entry, t, c.kv_head); });
+}
+
+// ---- what rows see --------------------------------------------------------------------------------------------
+// Of the CTAs that share a request only those with a tile of drafts need the mask, all do for the depth of a node in a window.
+DEV void view_rows(const dw_params &p, const Cta &c) {
+  const int row = threadIdx.x;
+  if (row >= ROWS) return;
+  const int last = c.tiles.first + (c.tiles.count - 1) * c.tiles.stride;
+  const bool drafts = MASK_WORDS <= 2 && c.tiles.count && last + TILE > c.request.prefix;
+  u64 mask = 0;
+  int first = -0x7fffffff;
+  if (row < c.rows && (drafts || window(p))) {
+    const int node = (c.first_row + row) / GROUP;
+    if (MASK_WORDS <= 2) mask = tree_bits(p, c.request, node);
+    if (window(p)) {
+      first = (MASK_WORDS <= 2 ? position_in(p, c.request, node, mask) : node_position(p, c.request, node)) - window(p) + 1;
+      if (MASK_WORDS <= 2 && first > c.request.prefix) mask = window_drafts(p, c.request, mask, first);
+    }
+    if (draft_count(c.request) < 64) mask &= (1ull << draft_count(c.request)) - 1;
+  }
+  sts_u32x2(c.shared + MASKS + row * 8, u32x2{(u32)mask, (u32)(mask >> 32)});
+  sts_u32(c.shared + FIRSTS + row * 4, (u32)first);
+}
+DEV int find_window_end(const dw_params &p, const Cta &c) {
+  int end = 0;
+  for (int row = 0; window(p) && row < c.rows; row++) {
+    const int first = (int)lds_u32(c.shared + FIRSTS + row * 4);
+    end = first > end ? first : end;
+  }
+  return end;
+}
+// Of a tile at an edge, as bits.
+DEV u32 row_sees(const dw_params &p, const Cta &c, int row, int t0) {
+  if (row >= c.rows) return 0;
+  const int first = (int)lds_u32(c.shared + FIRSTS + row * 4), column = t0 - c.request.prefix;
+  if (MASK_WORDS > 2) return visible_tokens(p, c.request, (c.first_row + row) / GROUP, first, t0);
+  const u32 prefix = window(p) ? tokens_from(first, t0) : ~0u;
+  if (column <= -TILE) return prefix;
+  if (column >= 64) return 0;
+  const u64 mask = lds_u32(c.shared + MASKS + row * 8) | (u64)lds_u32(c.shared + MASKS + row * 8 + 4) << 32;
+  return column >= 0 ? (u32)(mask >> column) : (u32)(mask << -column) | (((1u << -column) - 1) & prefix);
+}
+
+// ---- scores: S^T = K Q^T --------------------------------------------------------------------------------------
+// A warp has tile `unit` of a step's tokens and the row tiles part, part + SCORE_PARTS, ...: of tile i its lane l has the rows
+// 2 (l % 4) and the next, and the tokens l / 4 and 8 more.
+struct Scores {
+  u32 q[K_STEPS][SCORE_TILES][2];  // B fragments
+  float s[SCORE_TILES][4];         // token l / 4: both rows; 8 more: both rows
+  float max[SCORE_TILES][2];       // of a row so far, in log2 units; -inf before its first visible token
+  float sum[SCORE_TILES][2], rounded[SCORE_TILES][2];  // of this lane's weights: as computed, for the lse; as rounded, to divide by
+};
+DEV int score_unit() { return warp_id() % UNITS; }
+DEV int score_tile(int i) { return warp_id() / UNITS + i * SCORE_PARTS; }
+DEV int score_row(int i) { return score_tile(i) * 8 + 2 * (lane_id() & 3); }
+
+// Lane l asks for row l / 4 of each tile; a warp load covers 64 bytes of eight rows, which are two k-steps: word 4 j + l % 4 of the 16
+// words is register j of lane l after the transpose.
+DEV void load_query(const dw_params &p, const Cta &c, Scores &x) {
+  u32x4 raw[SCORE_TILES][K_STEPS / 2];
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++) {
+    const int row = score_tile(i) * 8 + (lane_id() >> 2);  // rows past the last repeat it; nothing of theirs is stored
+    const u8 *from = (const u8 *)p.q + 2 * q_offset(p, c.request, row_index(c, row < c.rows ? row : c.rows - 1));
+#pragma unroll
+    for (int k = 0; k < K_STEPS / 2; k++) raw[i][k] = ldg_nc_v4(from + k * 64 + (lane_id() & 3) * 16);
+  }
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++)
+#pragma unroll
+    for (int k = 0; k < K_STEPS / 2; k++) {
+      transpose_quad(raw[i][k]);
+      x.q[2 * k][i][0] = raw[i][k].x;
+      x.q[2 * k][i][1] = raw[i][k].y;
+      x.q[2 * k + 1][i][0] = raw[i][k].z;
+      x.q[2 * k + 1][i][1] = raw[i][k].w;
+    }
+}
+
+constexpr int AHEAD = 2;  // ldmatrix fragments in flight before their mma
+
+DEV void score_products(const Cta &c, int step, Scores &x) {
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++) x.s[i][0] = x.s[i][1] = x.s[i][2] = x.s[i][3] = 0.f;
+  const smem_addr slot = key_slot(c, step);
+  const int row = score_unit() * TILE + (lane_id() & 15), half = lane_id() >> 4;
+  u32 a[AHEAD + 1][4];
+#pragma unroll
+  for (int k = 0; k < AHEAD; k++) ldmatrix_x4(a[k], slot + chunk_place<K_CHUNKS>(row, 2 * k + half));
+#pragma unroll
+  for (int k = 0; k < K_STEPS; k++) {
+    if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], slot + chunk_place<K_CHUNKS>(row, 2 * (k + AHEAD) + half));
+#pragma unroll
+    for (int i = 0; i < SCORE_TILES; i++) mma_mul(x.s[i], a[k % (AHEAD + 1)], x.q[k][i]);
+  }
+}
+// Scales the scores, hides what a row does not see, and tells the greatest of each row.
+DEV void score_mask(const dw_params &p, const Cta &c, int step, const SoftCap &cap, Scores &x) {
+  const int unit = score_unit(), t0 = unit_token(c, step, unit), token = lane_id() >> 2;
+  const bool there = has_unit(c, step, unit), edge = there && is_edge(c, t0);
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++) {
+    if (WITH_SOFT_CAP && there) {
+      const float product[4] = {x.s[i][0], x.s[i][1], x.s[i][2], x.s[i][3]};
+      bool far = false;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        far |= !(fabsf(product[k]) <= cap.most);
+        x.s[i][k] = soft_cap_near(cap, product[k]);
+      }
+      if (vote_any(far)) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) x.s[i][k] = soft_cap(p, cap, product[k]);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; k++) x.s[i][k] = there ? x.s[i][k] * p.scale_log2 : MINUS_INF;
+    }
+    if (edge) {
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const u32 sees = row_sees(p, c, score_row(i) + k, t0) >> token;
+        if (!(sees & 1)) x.s[i][k] = MINUS_INF;
+        if (!(sees >> 8 & 1)) x.s[i][2 + k] = MINUS_INF;
+      }
+    }
+    float max[2] = {fmaxf(x.s[i][0], x.s[i][2]), fmaxf(x.s[i][1], x.s[i][3])};
+#pragma unroll
+    for (u32 d = 4; d < 32; d <<= 1)
+#pragma unroll
+      for (int k = 0; k < 2; k++) max[k] = fmaxf(max[k], shuffle_xor(max[k], d));
+    if (lane_id() < 4 && score_tile(i) < N_TILES) sts_f32x2(c.shared + MAXES + (unit * ROWS + score_row(i)) * 4, f32x2{max[0], max[1]});
+  }
+}
+
+// Weight 0 times a value that is not finite would still be NaN in the product, and V does not show in the scores. Where a token is
+// hidden from some row, what is not finite in its V becomes 0; a row that does see such a token gets NaN for its score. All warps.
+DEV void clean_values(const Cta &c, int step, Scores &x) {
+  const int lane = lane_id();
+  u32 bad = 0;
+  for (int i = 0; i < STEP / WARPS; i++) {
+    const int token = warp_id() * (STEP / WARPS) + i;
+    bool found = false;
+    if (has_unit(c, step, token / TILE) && lane < V_CHUNKS) {
+      const smem_addr at = value_slot(c, step) + chunk_place<V_CHUNKS>(token, lane);
+      const u32x4 v = lds_u32x4(at), clean = finite_halves(v);
+      found = ((v.x ^ clean.x) | (v.y ^ clean.y) | (v.z ^ clean.z) | (v.w ^ clean.w)) != 0;
+      if (found) sts_u32x4(at, clean);
+    }
+    bad |= (u32)vote_any(found) << i;
+  }
+  if (lane == 0) sts_u32(c.shared + BAD + warp_id() * 4, bad);
+  meet();
+  const int unit = score_unit(), token = lane >> 2;
+  bad = lds_u32(c.shared + BAD + unit * 8) | lds_u32(c.shared + BAD + unit * 8 + 4) << 8;
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++)
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+      if (bad >> (token + (k & 2) * 4) & 1 && x.s[i][k] != MINUS_INF) x.s[i][k] = bits_to_float(0x7fffffffu);
+}
+
+// Scores -> weights 2^(score - greatest so far), so that the token a row looks at most has the weight 1, which rounds to itself.
+DEV void score_weights(const Cta &c, Scores &x) {
+  const int unit = score_unit();
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++) {
+    if (score_tile(i) >= N_TILES) continue;
+    const smem_addr row = c.shared + score_row(i) * 4;
+    float max[2] = {x.max[i][0], x.max[i][1]}, factor[2];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const f32x2 of = lds_f32x2(row + MAXES + u * ROWS * 4);
+      max[0] = fmaxf(max[0], of.x);
+      max[1] = fmaxf(max[1], of.y);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      factor[k] = max[k] == x.max[i][k] ? 1.f : exp2_approx(x.max[i][k] - max[k]);
+      x.max[i][k] = max[k];
+      const float base = max[k] == MINUS_INF ? 0.f : max[k];
+      x.s[i][k] = exp2_approx(x.s[i][k] - base);
+      x.s[i][2 + k] = exp2_approx(x.s[i][2 + k] - base);
+      x.sum[i][k] = x.sum[i][k] * factor[k] + (x.s[i][k] + x.s[i][2 + k]);
+    }
+    if (unit == 0 && lane_id() < 4) sts_f32x2(row + FACTORS, f32x2{factor[0], factor[1]});
+    const u32 low = pack_mul(x.s[i][0], x.s[i][1]), high = pack_mul(x.s[i][2], x.s[i][3]);
+    x.rounded[i][0] = x.rounded[i][0] * factor[0] + (mul_to_float((u16)low) + mul_to_float((u16)high));
+    x.rounded[i][1] = x.rounded[i][1] * factor[1] + (mul_to_float((u16)(low >> 16)) + mul_to_float((u16)(high >> 16)));
+    const smem_addr to = c.shared + WEIGHTS + (score_tile(i) * 8 + (lane_id() >> 2)) * WEIGHT_STRIDE + unit * 32 + (lane_id() & 3) * 4;
+    sts_u32(to, movmatrix_trans(low));
+    sts_u32(to + 16, movmatrix_trans(high));
+  }
+}
+
+// ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
+// A warp has V_EACH dimensions of the row tiles part, part + OUT_PARTS, ...: lane l has of o[m][i] the dimensions 16 m + l / 4 and 8
+// more, of the rows 2 (l % 4) and the next.
+struct Output {
+  float o[V_TILES][OUT_TILES][4];
+};
+DEV int out_dim() { return warp_id() % V_WARPS * V_EACH; }
+DEV int out_tile(int i) { return warp_id() / V_WARPS + i * OUT_PARTS; }
+
+DEV void output_step(const Cta &c, int step, Output &x) {
+  const u32 l = lane_id();
+#pragma unroll
+  for (int i = 0; i < OUT_TILES; i++) {
+    if (out_tile(i) >= N_TILES) continue;
+    const f32x2 f = lds_f32x2(c.shared + FACTORS + (out_tile(i) * 8 + 2 * (l & 3)) * 4);
+#pragma unroll
+    for (int m = 0; m < V_TILES; m++) {
+      x.o[m][i][0] *= f.x;
+      x.o[m][i][1] *= f.y;
+      x.o[m][i][2] *= f.x;
+      x.o[m][i][3] *= f.y;
+    }
+  }
+  const smem_addr slot = value_slot(c, step);
+#pragma unroll
+  for (int unit = 0; unit < UNITS; unit++) {
+    if (!has_unit(c, step, unit)) continue;
+    u32 b[OUT_TILES][2];
+#pragma unroll
+    for (int i = 0; i < OUT_TILES; i++)
+      if (out_tile(i) < N_TILES)
+        ldmatrix_x2(b[i], c.shared + WEIGHTS + (out_tile(i) * 8 + (l & 7)) * WEIGHT_STRIDE + unit * 32 + (l >> 3 & 1) * 16);
+#pragma unroll
+    for (int m = 0; m < V_TILES; m++) {
+      u32 a[4];  // matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15), each turned around
+      ldmatrix_x4_trans(a, slot + chunk_place<V_CHUNKS>(unit * TILE + (l & 7) + (l >> 4) * 8, out_dim() / 8 + 2 * m + (l >> 3 & 1)));
+#pragma unroll
+      for (int i = 0; i < OUT_TILES; i++)
+        if (out_tile(i) < N_TILES) mma_mul(x.o[m][i], a, b[i]);
+    }
+  }
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------
+// Brings the sums of a row together.
+DEV void finish_rows(const dw_params &p, const Cta &c, Scores &x) {
+  const int unit = score_unit();
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++) {
+#pragma unroll
+    for (u32 d = 4; d < 32; d <<= 1)
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        x.sum[i][k] += shuffle_xor(x.sum[i][k], d);
+        x.rounded[i][k] += shuffle_xor(x.rounded[i][k], d);
+      }
+    if (lane_id() >= 4 || score_tile(i) >= N_TILES) continue;
+    sts_f32x4(c.shared + ROW_SUMS + (unit * ROWS + score_row(i)) * 8, f32x4{x.sum[i][0], x.rounded[i][0], x.sum[i][1], x.rounded[i][1]});
+    if (unit == 0) sts_f32x2(c.shared + MAXES + score_row(i) * 4, f32x2{x.max[i][0], x.max[i][1]});
+  }
+  meet();
+  const int row = threadIdx.x;
+  if (row < ROWS) {
+    float sum = 0.f, rounded = 0.f;
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const f32x2 of = lds_f32x2(c.shared + ROW_SUMS + (u * ROWS + row) * 8);
+      sum += of.x;
+      rounded += of.y;
+    }
+    const bool nothing = row >= c.rows || sum == 0.f || node_dead(p, c.request, (c.first_row + row) / GROUP);
+    sts_f32(c.shared + FACTORS + row * 4, nothing ? 0.f : 1.f / rounded);
+    if (row < c.rows)
+      stg_cg_f32(p.partial_lse + (s64)c.slot * p.rows + row_index(c, row),
+                 nothing ? MINUS_INF : lds_f32(c.shared + MAXES + row * 4) + log2_approx(sum));
+  }
+  meet();
+}
+
+// Normalised fp16 rows through the rings to the workspace, 16 bytes a lane; a warp stages and stores what is its own.
+DEV void output_store(const dw_params &p, const Cta &c, const Output &x) {
+  const u32 l = lane_id();
+  const smem_addr stage = c.shared + RINGS + out_dim() * 2;
+#pragma unroll
+  for (int i = 0; i < OUT_TILES; i++) {
+    if (out_tile(i) >= N_TILES) continue;
+    const f32x2 scale = lds_f32x2(c.shared + FACTORS + (out_tile(i) * 8 + 2 * (l & 3)) * 4);
+    const smem_addr to = stage + (out_tile(i) * 8 + (l >> 2)) * OUT_STRIDE + (l & 3) * 4;
+#pragma unroll
+    for (int m = 0; m < V_TILES; m++) {
+      const float(&o)[4] = x.o[m][i];
+      sts_u32(to + m * 32, movmatrix_trans(pack_f16x2(o[0] * scale.x, o[1] * scale.y)));
+      sts_u32(to + m * 32 + 16, movmatrix_trans(pack_f16x2(o[2] * scale.x, o[3] * scale.y)));
+    }
+  }
+  sync_warp();
+  constexpr int LANES = V_EACH / 8;  // that store one row's part
+#pragma unroll
+  for (int i = 0; i < OUT_TILES; i++) {
+    if (out_tile(i) >= N_TILES) continue;
+#pragma unroll 1
+    for (int at = l; at < 8 * LANES; at += 32) {
+      const int row = out_tile(i) * 8 + at / LANES;
+      if (row >= c.rows) continue;
+      const s64 to = ((s64)c.slot * p.rows + row_index(c, row)) * V + out_dim() + at % LANES * 8;
+      stg_cg_v4((u8 *)p.partial + to * 2, lds_u32x4(stage + row * OUT_STRIDE + at % LANES * 16));
+    }
+  }
+}
+
+// ---- kernel ---------------------------------------------------------------------------------------------------
+// Step i works on K of step i + 1 and V of step i. A round asks for the V of step i + V_SLOTS and the K of step i + 1 + K_SLOTS, one
+// group of copies; so a round's own are there once all but the last V_SLOTS - 1 groups are.
+DEV void ask_round(const dw_params &p, const Cta &c, int i) {
+  const int steps = step_count(c), value = i + V_SLOTS, key = i + 1 + K_SLOTS;
+  if (key < steps) load_keys(p, c, key);
+  if (value < steps) load_values(p, c, value);
+  cp_async_commit();
+}
+
+DEV void run_cta(const dw_params &p, Cta &c) {
+  const int steps = step_count(c), thread = threadIdx.x;
+  for (int at = thread; at < K_SLOTS * STEP; at += THREADS)
+    sts_u32(entry_place(c, at / STEP, at % STEP), (u32)step_entry(p, c, at / STEP, at % STEP));
+  int next_entry = thread < STEP ? step_entry(p, c, K_SLOTS, thread) : 0;
+  meet();
+  if (p.dependent) grid_dependency_wait();
+  for (int k = 0; k <= K_SLOTS - V_SLOTS && k < steps; k++) load_keys(p, c, k);
+  cp_async_commit();
+#pragma unroll 1
+  for (int i = -V_SLOTS; i < -1; i++) ask_round(p, c, i);
+  Scores x;
+  Output out;
+  load_query(p, c, x);
+  view_rows(p, c);
+#pragma unroll
+  for (int i = 0; i < SCORE_TILES; i++)
+#pragma unroll
+    for (int k = 0; k < 2; k++) x.max[i][k] = MINUS_INF, x.sum[i][k] = x.rounded[i][k] = 0.f;
+#pragma unroll
+  for (int m = 0; m < V_TILES; m++)
+#pragma unroll
+    for (int i = 0; i < OUT_TILES; i++) out.o[m][i][0] = out.o[m][i][1] = out.o[m][i][2] = out.o[m][i][3] = 0.f;
+  const SoftCap cap = soft_cap_start(p, 1.f, c.request.total < 0);
+  c.window_end = 0;
+#pragma unroll 1
+  for (int i = -1;; i++) {
+    const int next = i + 1;
+    cp_async_wait_group<V_SLOTS - 1>();
+    meet();
+    if (window(p) && i < 0) c.window_end = find_window_end(p, c);
+    if (next < steps && has_unit(c, next, score_unit())) score_products(c, next, x);
+    if (i >= 0) output_step(c, i, out);
+    if (next >= steps) break;
+    score_mask(p, c, next, cap, x);
+    if (thread < STEP) sts_u32(entry_place(c, next + K_SLOTS, thread), (u32)next_entry);
+    meet();
+    if (thread < STEP) next_entry = step_entry(p, c, next + K_SLOTS + 1, thread);
+    ask_round(p, c, i);
+    if (has_edge(c, next)) {
+      cp_async_wait_group<V_SLOTS - 1>();
+      meet();
+      clean_values(c, next, x);
+    }
+    score_weights(c, x);
+  }
+  if (!p.early_launch) grid_dependents_launch();
+  finish_rows(p, c, x);
+  output_store(p, c, out);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM) dw_verify(const __grid_constant__ dw_params p) {
+  if (p.early_launch) grid_dependents_launch();
+  Cta c;
+  c.shared = smem_base();
+  const Work guess = guess_work(p);
+  const int guess_len = guess_length(p, guess);
+  const Work work = find_work(p, guess, guess_len);
+  int tiles = 0;
+  if (work.request >= 0) {
+    const int groups = gridDim.x / KV_HEADS;
+    c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
+    c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
+    c.slot = work.share.first_slot + work.range;
+    c.kv_head = blockIdx.x / groups;
+    const int rows = c.request.nodes * GROUP;
+    tiles = group_tiles(p, rows, groups, blockIdx.x % groups, &c.first_row);
+    c.first_row *= 8;
+    c.rows = rows - c.first_row < 8 * tiles ? rows - c.first_row : 8 * tiles;
+  }
+  if (tiles == 0) {  // the kernel after the next relies on this one to have waited for the one before
+    grid_dependency_wait();
+    return;
+  }
+  run_cta(p, c);
+}
