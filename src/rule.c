@@ -78,10 +78,17 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
   return dw__fail_int(e, DW_NOT_APPLICABLE, field, found, allowed, "%s", why);
 }
 
-static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+// What rowsplit and dimsplit have in common.
+static dw_status roles_applicable(const dw_shape *s, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (s->kv == DW_E4M3)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "rowsplit does not widen elements yet");
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "this family does not widen elements yet");
+  return DW_OK;
+}
+
+static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  const dw_status status = roles_applicable(s, e);
+  if (status) return status;
   if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
   if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
@@ -108,6 +115,8 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 }
 
 static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  const dw_status status = roles_applicable(s, e);
+  if (status) return status;
   if (s->target != 90 && s->target < 120)
     return no(e, "target", s->target, "sm_90, or sm_120 and later", "dimsplit moves registers between warp roles");
   if (!v->setmaxnreg)
@@ -373,7 +382,7 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
     while (k < count && memcmp(&kernels[k], &v, sizeof v)) k++;
     if (k == count) kernels[count++] = v;
   }
-  if (row_tiles(shape) > 1) kernels[count++] = pair_kernel(shape);
+  if (!is_gqa(shape) && row_tiles(shape) > 1) kernels[count++] = pair_kernel(shape);
   for (int call = DW_CALL_ANY; call <= DW_CALL_TABLE; call++) {
     for (size_t step = 0; step < DW__COUNT(combines); step++) {
       const bool always_few = combines[step].combine == DW_COMBINE_MANY && combines[step].splits <= FEW_RANGES &&
