@@ -22,7 +22,8 @@ typedef struct fault {
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
-  {"no_wait_for_scores", ROWSPLIT, "    scores.wait_full(c.shared + BAR_SCORES_FULL);\n", ""},
+  {"no_wait_for_scores", ROWSPLIT, "    scores.wait_full(c.shared + BAR_SCORES_FULL);\n    if (has_x) softmax_read(read, x);\n",
+   "    if (has_x) softmax_read(read, x);\n"},
   {"no_wait_for_weights", ROWSPLIT, "  weights.wait_full(c.shared + BAR_WEIGHTS_FULL);\n", ""},
   {"no_wait_for_a_free_slot", ROWSPLIT, "    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
   {"no_wait_for_a_free_slot_wide", ROWSPLIT, "      if (tile) load.wait_empty(c.shared + BAR_EMPTY);\n", ""},
