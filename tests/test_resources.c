@@ -37,7 +37,7 @@ static bool disassemble(const dw_cubin *cubin, sass *counts) {
   *counts = (sass){0};
   bool inside = false;
   while (text && fgets(line, sizeof line, text)) {
-    if (strstr(line, ".section")) inside = strstr(line, ".text.dw_verify") != NULL;
+    if (strstr(line, ".section\t")) inside = strstr(line, ".text.dw_verify") != NULL;  // not .sectioninfo, of sm_80
     counts->local += strstr(line, " LDL") || strstr(line, " STL");
     if (!inside) continue;
     counts->hmma += strstr(line, " HMMA") != NULL;
