@@ -386,7 +386,7 @@ static dw_status check_planes(const dw_shape *shape, const dw_args *a, dw_error 
   return check_plane(shape, "v", a->v, a->v_page_stride, a->v_token_stride, a->v_head_stride, shape->head_dim_v, e);
 }
 static dw_status check_pool(const dw_shape *shape, const dw_args *a, dw_error *e) {
-  const int bytes = shape->kv == DW_E4M3 ? 1 : 2;  // an element
+  const int bytes = (int)dw__dtype_size(shape->kv);  // an element
   if (a->v) return dw__fail(e, DW_BAD_ARGUMENT, "v", "a pointer", "NULL", "V of MLA is the first part of a token's record");
   TRY(need(a->kv, "kv", 16, e));
   TRY(check_rope(shape, a->kv_rope, bytes, "kv_rope", a->kv_rope_page_stride, "kv_rope_page_stride", a->kv_rope_token_stride,

@@ -123,19 +123,24 @@ typedef struct field {
 
 #define AT(member) offsetof(dw__tune_record, member), sizeof(((dw__tune_record *)0)->member)
 #define MOST_INT 2147483647.0
+// The problem and its variant, which records and choices tell alike; AT is the one of the table.
+// clang-format off
+#define PROBLEM_FIELDS \
+  {"shape", SHAPE, AT(key.shape), 0, 0, NULL}, \
+  {"batch", INT, AT(batch), 1, 65535, NULL}, \
+  {"kv_len", INT, AT(kv_len), 1, 1 << 24, NULL}, \
+  {"batch_bucket", INT, AT(key.batch), 1, 65536, NULL}, \
+  {"kv_bucket", INT, AT(key.kv_steps), 0, 48, NULL}, \
+  {"kv_fit", WORD, AT(key.kv_fit), 0, 0, kv_fit_names}, \
+  {"call", WORD, AT(key.call), 0, 0, call_names}, \
+  {"features", INT, AT(key.features), 0, 15, NULL}, \
+  {"split_tokens", INT, AT(key.split_tokens), 0, MOST_INT, NULL}, \
+  {"variant", VARIANT, AT(variant), 0, 0, NULL}
+// clang-format on
 static const field fields[] = {
   {"date", TEXT, AT(date), 0, 0, NULL},
   {"draftwood", TEXT, AT(version), 0, 0, NULL},
-  {"shape", SHAPE, AT(key.shape), 0, 0, NULL},
-  {"batch", INT, AT(batch), 1, 65535, NULL},
-  {"kv_len", INT, AT(kv_len), 1, 1 << 24, NULL},
-  {"batch_bucket", INT, AT(key.batch), 1, 65536, NULL},
-  {"kv_bucket", INT, AT(key.kv_steps), 0, 48, NULL},
-  {"kv_fit", WORD, AT(key.kv_fit), 0, 0, kv_fit_names},
-  {"call", WORD, AT(key.call), 0, 0, call_names},
-  {"features", INT, AT(key.features), 0, 15, NULL},
-  {"split_tokens", INT, AT(key.split_tokens), 0, MOST_INT, NULL},
-  {"variant", VARIANT, AT(variant), 0, 0, NULL},
+  PROBLEM_FIELDS,
   {"id", INT, AT(id), 0, 1 << 20, NULL},
   {"default", FLAG, AT(is_default), 0, 0, NULL},
   {"build_key", HEX, AT(build_key), 0, 0, NULL},
@@ -174,16 +179,7 @@ static const field choice_fields[] = {
   {"cc", INT, AT(board.cc), 50, 999, NULL},
   {"sms", INT, AT(board.sm_count), 1, 4096, NULL},
   {"l2_bytes", INT64, AT(board.l2_bytes), 0, 1e12, NULL},
-  {"shape", SHAPE, AT(key.shape), 0, 0, NULL},
-  {"batch", INT, AT(batch), 1, 65535, NULL},
-  {"kv_len", INT, AT(kv_len), 1, 1 << 24, NULL},
-  {"batch_bucket", INT, AT(key.batch), 1, 65536, NULL},
-  {"kv_bucket", INT, AT(key.kv_steps), 0, 48, NULL},
-  {"kv_fit", WORD, AT(key.kv_fit), 0, 0, kv_fit_names},
-  {"call", WORD, AT(key.call), 0, 0, call_names},
-  {"features", INT, AT(key.features), 0, 15, NULL},
-  {"split_tokens", INT, AT(key.split_tokens), 0, MOST_INT, NULL},
-  {"variant", VARIANT, AT(variant), 0, 0, NULL},
+  PROBLEM_FIELDS,
   {"numerics", TEXT, AT(numerics), 0, 0, NULL},
   {"predicted", FLAG, AT(predicted), 0, 0, NULL},
   {"n", INT, AT(n), 0, 1 << 20, NULL},
