@@ -108,7 +108,7 @@ DEV void init_barriers(smem_addr shared) {
       const int at = BARRIERS + (i0 + warp_id()) * 8;
       if (at >= BARRIERS_END) break;
       // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
-      const u32 count = at < BAR_EMPTY           ? LOADERS
+      const u32 count = at < BAR_EMPTY           ? LOADERS * (CP_ASYNC ? 32 : 1)
                         : at < BAR_WEIGHTS_FULL  ? OUTPUT_THREADS
                         : at < BAR_WEIGHTS_EMPTY ? SOFTMAX_WARPS * 32
                         : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
@@ -118,12 +118,12 @@ DEV void init_barriers(smem_addr shared) {
       mbarrier_init(shared + at, count);
     }
     if (warp_id() < SOFTMAX_WARPS) sts_u32(shared + POISON_FLAGS + warp_id() * 4, 0);
-    fence_mbarrier_init();
+    if (!CP_ASYNC) fence_mbarrier_init();
   }
   sync_warp();
 }
 
-// ---- loader: table entries -> one bulk copy per token ---------------------------------------------------------
+// ---- loader: table entries -> one bulk copy per token, or copies of 16 bytes ----------------------------------
 // A loader warp owns TILE / LOADERS tokens of every tile. Its lanes hold the table entries of the next ENTRY_TILES tiles, one
 // (tile, token) a lane, read that many tiles ahead.
 constexpr int OWN_TOKENS = TILE / LOADERS;
@@ -159,6 +159,18 @@ DEV void loader_begin(const dw_params &p, const Cta &c, bool guessed, Loader &l)
   if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
   l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, c.tiles, ENTRY_TILES) : 0;
 }
+// CP_ASYNC: lane i has the entry of token i % OWN_TOKENS; all lanes copy, 16 bytes of neighbouring places each.
+DEV void copy_tokens(const dw_params &p, int entry, int token, smem_addr to, smem_addr full) {
+  constexpr u32 CHUNKS = RECORD_BYTES / 16, ALL = OWN_TOKENS * CHUNKS;
+#pragma unroll 3
+  for (u32 i = 0; i < (ALL + 31) / 32; i++) {
+    const u32 at = i * 32 + lane_id(), own = at / CHUNKS % OWN_TOKENS, chunk = at % CHUNKS;
+    const int of = (int)shuffle((u32)entry, own), t = (int)shuffle((u32)token, own);
+    const u8 *from = kv_apart(p) && chunk * 16 >= LATENT_BYTES ? kv_rope_address(p, of, t) - LATENT_BYTES : kv_address(p, of, t);
+    if (at < ALL) cp_async_16(to + own * TOKEN_STRIDE + chunk * 16, from + chunk * 16);
+  }
+  cp_async_mbarrier_arrive(full);
+}
 DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring) {
   const int lane = lane_id(), slot = ring.at;
   const int from = tile % ENTRY_TILES * OWN_TOKENS + lane % OWN_TOKENS;
@@ -166,6 +178,10 @@ DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, 
   int token = tile_token(c, tile) + loader_first_token() + lane % OWN_TOKENS;
   if (token >= c.tiles.end) entry = l.safe_entry, token = tile_token(c, 0);
   const smem_addr full = c.shared + BAR_FULL + slot * 8;
+  if (CP_ASYNC) {
+    copy_tokens(p, entry, token, c.shared + RING + slot * SLOT_BYTES + loader_first_token() * TOKEN_STRIDE, full);
+    return ring.next();
+  }
   if (lane == 0) mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES);
   sync_warp();
   const smem_addr to = c.shared + RING + slot * SLOT_BYTES + (loader_first_token() + lane % OWN_TOKENS) * TOKEN_STRIDE;
@@ -714,7 +730,7 @@ DEV void clean_tile(const Cta &c, int slot, int thread) {
     const u32x4 v = lds_u32x4(at);
     sts_u32x4(at, KV_E4M3 ? u32x4{finite_bytes(v.x), finite_bytes(v.y), finite_bytes(v.z), finite_bytes(v.w)} : finite_halves(v));
   }
-  fence_proxy_async();  // the slot's next load comes through the copy engine
+  if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes through the copy engine
 }
 
 template <int NT>
@@ -952,6 +968,16 @@ DEV void output_store(const dw_params &p, const Cta &c, const Output<NT> &out) {
           const float(&x)[4] = out.o[m][t];
           sts_u32(pairs + m * 32, pack_f16x2(x[0] * scale.x, x[2] * scale.x));
           sts_u32(pairs + OUT_STRIDE + m * 32, pack_f16x2(x[1] * scale.y, x[3] * scale.y));
+        }
+        continue;
+      }
+      if (CP_ASYNC) {
+        const smem_addr row = stage + (t * 8 + (l >> 2)) * OUT_STRIDE + (l & 3) * 4;
+#pragma unroll
+        for (int m = 0; m < V_TILES; m++) {
+          const float(&x)[4] = out.o[m][t];
+          sts_u32(row + m * 32, movmatrix_trans(pack_f16x2(x[0] * scale.x, x[1] * scale.y)));
+          sts_u32(row + m * 32 + 16, movmatrix_trans(pack_f16x2(x[2] * scale.x, x[3] * scale.y)));
         }
         continue;
       }

@@ -30,13 +30,16 @@ static const fault faults[] = {
   {"no_wait_for_free_scores", ROWSPLIT, "    if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);\n", ""},
   {"no_wait_for_free_weights", ROWSPLIT, "    if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);\n",
    ""},
+  {"cp_async_arrives_early", ROWSPLIT, "  cp_async_mbarrier_arrive(full);\n", "  mbarrier_arrive(full);\n"},
+  {"cp_async_counts_warps", ROWSPLIT, "LOADERS * (CP_ASYNC ? 32 : 1)", "LOADERS"},
+  {"cp_async_rope_as_a_whole", ROWSPLIT, "kv_apart(p) && chunk * 16 >= LATENT_BYTES", "false"},
   {"wrong_phase", ROWSPLIT, "{ mbarrier_wait(bars + at * 8, parity); }", "{ mbarrier_wait(bars + at * 8, parity ^ 1); }"},
   {"no_cta_barrier", ROWSPLIT, "  barrier_sync(0, THREADS);\n", ""},
   {"no_barrier_before_the_store", ROWSPLIT, "  mbarrier_wait(c.shared + BAR_FINAL, 0);\n", ""},
   {"no_barrier_between_poison_flags", ROWSPLIT, "      barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);\n", ""},
   {"poison_flags_without_turns", ROWSPLIT, "POISON_FLAGS + (tile & 1) * 8;", "POISON_FLAGS;"},
   {"no_warp_sync_in_the_store", ROWSPLIT, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
-  {"no_fence_after_cleaning", ROWSPLIT, "  fence_proxy_async();  // the slot's next load comes",
+  {"no_fence_after_cleaning", ROWSPLIT, "  if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes",
    "  // the slot's next load comes"},
   {"wrong_byte_count", ROWSPLIT, "mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES)",
    "mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES - 16)"},
@@ -226,6 +229,7 @@ typedef struct trial {
 #define R2 "family=rowsplit,n_tiles=2,combine=few,combine_splits=2"
 #define R3 "family=rowsplit,n_tiles=3,combine=few,combine_splits=8"
 #define R5 "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
+#define RA "family=rowsplit,n_tiles=3,cp_async=1,combine=few,combine_splits=2"
 #define G1 "family=grouped,n_tiles=1,combine=few,combine_splits=2"
 #define G2 "family=grouped,n_tiles=2,combine=few,combine_splits=4"
 #define G4 "family=grouped,n_tiles=4,combine=few,combine_splits=4"
@@ -234,6 +238,7 @@ typedef struct trial {
 #define CHAIN_CSR DW_MASK_NONE, DW_CSR
 static const trial trials[] = {
   {SHAPE ",page=16", R2, {250, 37, 64}, {9, 4, 7}, PARENTS, 9, 0, 0},
+  {SHAPE, RA, {250, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, PARTS},
   {SHAPE, R5, {250, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 64, PREFIX_ONLY},
   {SHAPE, R3, {300, 250, 20}, {0}, CHAIN, 1, 0, SHORT},
   {"mla:h=2,t=64,qk=192,v=128", R2, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},

@@ -70,7 +70,8 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
     expect(s.ublkcp == 0, name, "UBLKCP, none expected", s.ublkcp);
     return;
   }
-  expect(s.ublkcp > 0, name, "UBLKCP, some expected", s.ublkcp);
+  expect((s.ublkcp > 0) == !variant->cp_async, name, "UBLKCP, as the variant says", s.ublkcp);
+  expect((s.ldgsts > 0) == variant->cp_async, name, "LDGSTS, as the variant says", s.ldgsts);
   expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
   expect((s.unpack > 0) == (shape->kv == DW_E4M3), name, "F2FP, as the KV's type says", s.unpack);
   // Dozens are a sign that the compiler holds the roles for divergent branches; such code is a tenth slower.
