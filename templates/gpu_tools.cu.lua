@@ -137,7 +137,10 @@ DEV void fill_record(const dw_tool_fill_params &p, s64 unit, u8 *to) {
       most = fabsf(v[k]) > most ? fabsf(v[k]) : most;
     }
 #pragma unroll
-    for (u32 step = 16; step; step >>= 1) most = swap(most, step) > most ? swap(most, step) : most;
+    for (u32 step = 16; step; step >>= 1) {
+      const float other = swap(most, step);
+      most = other > most ? other : most;
+    }
     const float scale = most / 448.f;
 #pragma unroll
     for (int k = 0; k < GROUP / 32; k++) to[g * GROUP + k * 32 + lane_id()] = (u8)narrow_e4m3(scale > 0.f ? v[k] / scale : 0.f);

@@ -113,13 +113,17 @@ DEV u32 mul_f16x2(u32 x, u32 y) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
   return r;
 }
-// The same in bf16. (mul came with sm_90.)
-DEV u32 mul_bf16x2(u32 x, u32 y) {
-  u32 r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(0x80008000u));
-  return r;
-}
 DEV float bf16_to_float(u16 x) { return __uint_as_float((u32)x << 16); }
+// Products of halves in bf16, nearest even.
+DEV u32 mul_bf16x2(u32 x, u32 y) {
+#if __CUDA_ARCH__ >= 900
+  u32 r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+#else
+  return pack_bf16x2(bf16_to_float((u16)x) * bf16_to_float((u16)y), bf16_to_float((u16)(x >> 16)) * bf16_to_float((u16)(y >> 16)));
+#endif
+}
 DEV float f16_to_float(u16 x) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));

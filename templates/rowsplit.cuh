@@ -352,9 +352,10 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
     for (int h = 0; h < HALVES; h++)
 #pragma unroll
       for (int t = 0; t < NT; t++) s[h][t][0] = s[h][t][1] = s[h][t][2] = s[h][t][3] = 0.f;
-    if (KV_RECORD) split_scales(c, ring.at);
+    if (KV_RECORD && HALVES == 1) split_scales(c, ring.at);  // (below there are no registers for it)
     if (KV_E4M3) score_e4m3<NT>(c, ring.at, keys, q, s);
     else score_16<NT>(keys, q, s[0]);
+    if (KV_RECORD && HALVES > 1) split_scales(c, ring.at);  // where score warps wait anyway
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES + h * SCORE_HALF, s[h]);

@@ -21,6 +21,10 @@ const bool far = WITH_SOFT_CAP && (x.far || (TAIL && y.far));
 bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(largest(y.s) > y.max);
 if (WITH_SOFT_CAP && grow_x) {
   if (vote_any(far)) {
+    if constexpr (KV_RECORD) {  // read again, since registers are scarce
+      softmax_scales(c, ring.at, 0, x, x.exponent);
+      if (TAIL) softmax_scales(c, ring.at, 0, y, y.exponent);
+    }
     softmax_cap(p, cap, x);
     softmax_weights(x, weights_x);
     if (TAIL) softmax_cap(p, cap, y);

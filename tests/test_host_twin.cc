@@ -141,6 +141,15 @@ TEST(conversions_round_to_nearest_even) {
     CHECK_EQ(b >> 16, 0x3f80);
     CHECK_EQ(f16_to_float((u16)(f >> 16)), rounded(x, 10, -14, 65504));
     CHECK_EQ(f & 0xffff, 0x3c00);
+    float y = value(seed * 3) * ldexpf(1, (int)(seed >> 20) % 24 - 12);
+    u32 g = pack_f16x2(y, 3), c = pack_bf16x2(y, 3);
+    double half = (double)f16_to_float((u16)(f >> 16)) * f16_to_float((u16)g),
+           other = (double)bf16_to_float((u16)b) * bf16_to_float((u16)c);
+    if (isnan(half) || isinf(half) || isnan(other) || isinf(other)) continue;
+    CHECK_EQ(f16_to_float((u16)mul_f16x2(f >> 16 | 0x40000000, g)), rounded(half, 10, -14, 65504));
+    CHECK_EQ(mul_f16x2(f >> 16 | 0x40000000, g) >> 16, 0x4600);
+    if (fabs(other) < 3e38 && fabs(other) > 1e-37)
+      CHECK_EQ(bf16_to_float((u16)mul_bf16x2(b, c)), rounded(other, 7, -126, 3.4e38));
   }
   for (u32 i = 0; i < 65536; ++i) {
     if (isnan(f16_to_float((u16)i))) continue;
@@ -298,6 +307,7 @@ TEST(global_loads_and_stores) {
     CHECK_EQ(ldg_nc_v4(g->in + t / 2 * 4).w, (t / 2 * 4 + 3) * 7);
     stg_cg_v4(g->out + t, {t, 1, 2, 3});
     stg_cg_f32(g->f + t, t * 0.5f);
+    stg_cg_v2(g->f + t / 2 * 2, {float_to_bits(t / 2 * 1.f), float_to_bits((t / 2 * 2 + 1) * 0.5f)});
     CHECK_EQ(ldg_cg_v4(g->out + t).x, t);
     CHECK_EQ(ldg_cg_s32((const s32 *)g->in + t), t * 7);
     CHECK_EQ(ldg_cg_f32(g->f + t), t * 0.5f);

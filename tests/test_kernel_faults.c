@@ -128,7 +128,7 @@ static const fault faults[] = {
   {"record_exponents_of_other_tokens", ROWSPLIT, "(i / T * 16 + score_token(x.position + i % T)) * 8",
    "(i / T * 16 + x.position + i % T) * 8"},
   {"record_rows_of_the_next_group_written", RECORD, "if (row < c.rows) stg_cg_v2", "stg_cg_v2"},
-  {"record_scales_after_the_slot_is_free", ROWSPLIT, "    if (KV_RECORD) split_scales(c, ring.at);\n", ""},
+  {"record_scales_never_split", ROWSPLIT, "    if (KV_RECORD && HALVES > 1) split_scales(c, ring.at);", ""},
   // GQA.
   {"gqa_no_wait_for_copies", GROUPED, "    cp_async_wait_group<V_SLOTS - 1>();\n    meet();\n    if (window(p)",
    "    meet();\n    if (window(p)"},

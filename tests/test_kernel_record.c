@@ -11,9 +11,10 @@ enum { QK = 576, V = 512, SCALES = 512, ROPE = 528 };  // places within a record
 #define FOUR "family=rowsplit,n_tiles=4,setmaxnreg=1,combine=many,combine_splits=8,wide_tile=1"
 #define FIVE "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=8,wide_tile=1"
 #define PLAIN_FIVE "family=rowsplit,n_tiles=5,combine=many,combine_splits=8"
+#define COPIES "family=rowsplit,n_tiles=3,combine=few,combine_splits=4,wide_tile=1,cp_async=1"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
-static const char *const all_variants[] = {ONE, TWO, FOUR, FIVE, PLAIN_FIVE, SPLIT, REFERENCE};
+static const char *const all_variants[] = {ONE, TWO, FOUR, FIVE, PLAIN_FIVE, COPIES, SPLIT, REFERENCE};
 
 static dw__problem_spec spec_of(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask) {
   dw_shape shape = kt_shape(shape_text);
