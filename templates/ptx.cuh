@@ -96,10 +96,21 @@ DEV u32 permute_bytes(u32 x, u32 y, u32 order) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(order));
   return r;
 }
-// Of each half the greater one, without sign (sm_90 and later).
+// Of each half the greater one, without sign (one instruction from sm_90 on).
 DEV u32 max_u16x2(u32 x, u32 y) {
+#if __CUDA_ARCH__ >= 900
   u32 r;
   asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+#else
+  const u32 lo = (x & 0xffff) > (y & 0xffff) ? x & 0xffff : y & 0xffff;
+  return ((x > y ? x : y) & 0xffff0000u) | lo;
+#endif
+}
+// Two halves each; subnormals stay.
+DEV u32 mul_f16x2(u32 x, u32 y) {
+  u32 r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
   return r;
 }
 DEV float bf16_to_float(u16 x) { return __uint_as_float((u32)x << 16); }

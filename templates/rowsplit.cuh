@@ -56,7 +56,6 @@ constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4;         // [b
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [tile & 1][softmax warp] u16: a hidden token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
-constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA);             // q becomes fp16 or e4m3
 constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
 constexpr int BARRIERS = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);      // mbarriers, 8 bytes each
 
@@ -233,22 +232,15 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
     }
   }
 }
-// KV in e4m3 widens to fp16, which bf16 q may not fit: each row is multiplied by the power of 2 that takes its greatest element to
-// 2^14 .. 2^15, which is a matter of exponents alone (what is below 2^-29 of that is lost). The softmax warps divide by it.
-// With products in e4m3 the row's greatest element goes to 2^7 .. 2^8, and an element is the sum of two e4m3: what rounding left of the
+// With products in e4m3 a row's greatest element of q goes to 2^7 .. 2^8, and an element is the sum of two e4m3: what rounding left of the
 // first is the second, so that some eight bits are held.
-// From the magnitude of the greatest: what is taken from exponents, which are then fp16's. inf and NaN stay so.
-DEV u32 query_base(u32 most) {
-  const u32 exponent = most >> 7;
-  return exponent < 29 ? 0 : exponent == 255 ? 224 : exponent - 29;
-}
 DEV u32 query_exponent(u32 most) {  // biased; 255: not finite
   const u32 exponent = float_to_bits(q_to_float(most)) >> 23;
   return exponent < 8 ? 8 : exponent;
 }
 // What 1 in fp16 or e4m3 stands for. (e4m3 has no infinity: such a row is NaN.)
 DEV float query_unit(u32 most) {
-  if (!E4M3_MMA) return bits_to_float((query_base(most) + 15) << 23);
+  if (!E4M3_MMA) return narrow_unit(most);
   return bits_to_float(query_exponent(most) == 255 ? 0x7fc00000u : query_exponent(most) - 7 << 23);
 }
 // Four elements in two words -> their first and second parts.
@@ -265,12 +257,12 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
   const smem_addr most = c.shared + QUERY_MOST + (lane_id() >> 2) * 16;
 #pragma unroll
   for (int t = 0; t < NT; t++) {
-    u32 m = 0;  // magnitudes x 2: another expression than below, or the compiler would hold all of them in registers
+    u32 m = 0;
 #pragma unroll
-    for (int i = 0; i < 2 * K_STEPS; i++) m = max_u16x2(m, q.b[i / 2][t][i % 2] << 1 & 0xfffefffe);
+    for (int i = 0; i < 2 * K_STEPS; i++) m = more_magnitude(m, q.b[i / 2][t][i % 2]);
 #pragma unroll
     for (u32 d = 1; d < 4; d <<= 1) m = max_u16x2(m, shuffle_xor(m, d));
-    if ((lane_id() & 3) == 0) sts_u32(most + t * 8 * 16 + warp_id() * 4, (m >> 16 > (m & 0xffff) ? m >> 16 : m & 0xffff) >> 1);
+    if ((lane_id() & 3) == 0) sts_u32(most + t * 8 * 16 + warp_id() * 4, whole_magnitude(m));
   }
   barrier_sync(NAMED_QUERY, SCORE_WARPS * 32);
 #pragma unroll
@@ -284,10 +276,7 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
       continue;
     }
 #pragma unroll
-    for (int i = 0; i < 2 * K_STEPS; i++) {
-      u32 &w = q.b[i / 2][t][i % 2];
-      w = (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
-    }
+    for (int i = 0; i < 2 * K_STEPS; i++) q.b[i / 2][t][i % 2] = narrow_query(q.b[i / 2][t][i % 2], base);
   }
 }
 template <int NT>
@@ -321,12 +310,6 @@ constexpr int E4M3_AHEAD = 2;  // each has twice as many elements
 DEV smem_addr key_fragment(const Cta &c, int slot) {
   return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + (lane_id() >> 4) * 16 +
          warp_id() * K_STEPS * 16 * KV_BYTES;
-}
-// e4m3: ldmatrix takes pairs of elements for one, so that lane c of a quad has the four from 4 c on of 16 dims. Two of them are the
-// mma's columns 2 c and 2 c + 1, the others 2 c + 8 and 2 c + 9; q has the same order. `low`, `high`: tokens 0-7 and 8-15.
-DEV void key_step(u32 (&a)[4], u32 low, u32 high) {
-  unpack_e4m3x4(low, a[0], a[2]);
-  unpack_e4m3x4(high, a[1], a[3]);
 }
 // A query row's scores stand in the order of tokens 0, 8, 1, 9, ... 7, 15, so that the two a lane has of a row are neighbours.
 // Position -> token:
@@ -435,11 +418,8 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
 // ---- softmax: scores -> weights -------------------------------------------------------------------------------
 // Rows 0..31: a quad has a row, a lane four positions of each half of a tile (score_token). Rows 32..39: 16 lanes have a row, a lane
 // one position of each half.
-// A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself. With KV in
-// e4m3 weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With
-// products in e4m3 they are 2^8 times as large and, as q, the sum of two parts.
+// A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself.
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
-constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_E4M3 ? 15.f : 0.f;
 
 template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane in 16
 struct SoftmaxRow {
@@ -700,19 +680,12 @@ DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
 // Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
 // scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
 // a token keeps its NaN through the score.)
-DEV u32 finite_bytes(u32 w) {
-#pragma unroll
-  for (int i = 0; i < 4; i++)
-    if ((w >> 8 * i & 0x7f) == 0x7f) w &= ~(0xffu << 8 * i);
-  return w;
-}
 DEV void clean_tile(const Cta &c, int slot, int thread) {
   const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
   constexpr int CHUNKS = LATENT_BYTES / 16;
   for (int i = thread; i < TILE * CHUNKS; i += WARPGROUP) {
     const smem_addr at = tile + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
-    const u32x4 v = lds_u32x4(at);
-    sts_u32x4(at, KV_E4M3 ? u32x4{finite_bytes(v.x), finite_bytes(v.y), finite_bytes(v.z), finite_bytes(v.w)} : finite_halves(v));
+    sts_u32x4(at, finite_stored(lds_u32x4(at)));
   }
   fence_proxy_async();  // the slot's next load comes through the copy engine
 }
@@ -813,7 +786,6 @@ struct Output {
   float o[V_TILES][NT][4];
 };
 
-// KV in e4m3: of 16 dimensions row g of an mma is number 2 g, row g + 8 number 2 g + 1.
 DEV int output_warp() { return warp_id() - FIRST_OUTPUT_WARP; }
 // [token][dim] tile read as A^T by ldmatrix.trans: matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15).
 DEV smem_addr value_fragment(const Cta &c, int slot) {
@@ -821,8 +793,7 @@ DEV smem_addr value_fragment(const Cta &c, int slot) {
   return c.shared + RING + slot * SLOT_BYTES + ((l & 7) + (l >> 4) * 8) * TOKEN_STRIDE + (l >> 3 & 1) * 16 +
          output_warp() * V_EACH * 2;
 }
-// e4m3: matrices (tokens 0-7, dims 0-15), (8-15, 0-15), (0-7, 16-31), (8-15, 16-31) of pairs of elements for one. A register then has
-// two dimensions of two tokens.
+// e4m3: matrices (tokens 0-7, dims 0-15), (8-15, 0-15), (0-7, 16-31), (8-15, 16-31) of pairs of elements for one.
 DEV smem_addr value_pairs(const Cta &c, int slot) {
   const u32 l = lane_id();
   return c.shared + RING + slot * SLOT_BYTES + (l & 15) * TOKEN_STRIDE + (l >> 4) * 16 + output_warp() * V_EACH;
@@ -834,10 +805,6 @@ DEV smem_addr value_bytes(const Cta &c, int slot) {
 DEV void value_parts(u32 (&a)[4], const u32 (&r)[4]) {
   a[0] = permute_bytes(r[0], r[1], 0x6420), a[1] = permute_bytes(r[0], r[1], 0x7531);
   a[2] = permute_bytes(r[2], r[3], 0x6420), a[3] = permute_bytes(r[2], r[3], 0x7531);
-}
-DEV void value_step(u32 (&a)[4], u32 low, u32 high) {
-  unpack_e4m3x4(permute_bytes(low, 0, 0x3120), a[0], a[1]);
-  unpack_e4m3x4(permute_bytes(high, 0, 0x3120), a[2], a[3]);
 }
 // Weights [row][token] read as B: two query tiles an ldmatrix.x4, one an x2.
 template <int NT>
@@ -948,11 +915,7 @@ DEV void output_store(const dw_params &p, const Cta &c, const Output<NT> &out) {
       if (KV_E4M3) {
         const smem_addr pairs = stage + (t * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
 #pragma unroll
-        for (int m = 0; m < V_TILES; m++) {
-          const float(&x)[4] = out.o[m][t];
-          sts_u32(pairs + m * 32, pack_f16x2(x[0] * scale.x, x[2] * scale.x));
-          sts_u32(pairs + OUT_STRIDE + m * 32, pack_f16x2(x[1] * scale.y, x[3] * scale.y));
-        }
+        for (int m = 0; m < V_TILES; m++) store_pairs(pairs + m * 32, OUT_STRIDE, out.o[m][t], scale);
         continue;
       }
 #pragma unroll

@@ -13,12 +13,13 @@
 #define GROUPED "grouped.cuh"
 #define REQUEST "request.cuh"
 #define COMBINE "combine.cuh"
+#define FRAGMENTS "fragments.cuh"
 
 typedef struct fault {
   const char *name, *file, *text, *replacement;
 } fault;
 
-// Names that begin with gqa_: found by problems of GQA.
+// Names that begin with gqa_: found by problems of GQA, with gqa_e4m3_ by those with KV in e4m3.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -130,6 +131,23 @@ static const fault faults[] = {
   {"gqa_values_with_strides_of_keys", REQUEST, "p.v, p.v_page_stride, p.v_token_stride",
    "p.v, p.kv_page_stride, p.kv_token_stride"},
   {"gqa_values_of_the_first_head", REQUEST, "kv_head * p.v_head_stride", "0 * p.v_head_stride"},
+  {"gqa_e4m3_values_with_scale_of_keys", COMBINE, "find_share(p, r), row, d);\n  const float stored = stored_scale(p.v_scale);",
+   "find_share(p, r), row, d);\n  const float stored = stored_scale(p.k_scale);"},
+  {"gqa_e4m3_scale_of_keys_squared", GROUPED, "stored_scale(p.k_scale);", "stored_scale(p.k_scale) * stored_scale(p.k_scale);"},
+  {"gqa_e4m3_scale_of_keys_forgotten", GROUPED, " * stored_scale(p.k_scale);", ";"},
+  {"gqa_e4m3_scale_of_another_row", GROUPED, "SCALES + score_row(i) * 4", "SCALES + (score_row(i) ^ 2) * 4"},
+  {"gqa_e4m3_query_in_plain_order", GROUPED, "k * 32 + (lane_id() & 3) * 8);", "k * 32 + (lane_id() & 3 ^ 1) * 8);"},
+  {"gqa_e4m3_keys_in_another_order", FRAGMENTS, "widen_e4m3x4(low, a[0], a[2]);", "widen_e4m3x4(low, a[2], a[0]);"},
+  {"gqa_e4m3_tokens_of_values_swapped", FRAGMENTS, "permute_bytes(low, 0, 0x3120)", "permute_bytes(low, 0, 0x1302)"},
+  {"gqa_e4m3_dimensions_of_values_swapped", FRAGMENTS, "pack_f16x2(o[0] * scale.x, o[2] * scale.x)",
+   "pack_f16x2(o[2] * scale.x, o[0] * scale.x)"},
+  {"gqa_e4m3_bits_in_another_order", FRAGMENTS, "0x3424", "0x2434"},
+  {"gqa_e4m3_bias_of_bits", FRAGMENTS, "0x5c005c00", "0x58005800"},
+  {"gqa_e4m3_query_shifted_too_far", FRAGMENTS, "(query_base(most) + 15) << 23", "(query_base(most) + 14) << 23"},
+  {"gqa_e4m3_shift_stays_in_the_lse", GROUPED, "row * 4) - WEIGHT_SHIFT + log2", "row * 4) + log2"},
+  {"gqa_e4m3_nan_stays", FRAGMENTS, "if ((w >> 8 * i & 0x7f) == 0x7f)", "if (false)"},
+  {"gqa_e4m3_chunks_of_two_tokens_in_one_place", GROUPED, "CHUNKS % 4 == 0 ? 4 : 2;", "4;"},
+  {"gqa_e4m3_copies_past_the_slot", GROUPED, "    if (ALL % THREADS && at >= ALL) break;\n", ""},
 };
 
 // ---- a broken copy of the templates ---------------------------------------------------------------------------
@@ -250,6 +268,8 @@ static const trial trials[] = {
   {"gqa:h=2,hk=1,t=64,d=128", G4, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=4,hk=2,t=9,d=128", G1, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"gqa:h=4,hk=2,t=9,d=64", G2, {100, 20, 3}, {0}, DW_MASK_BYTES_QLEN, DW_CSR, 1, 0, WINDOW | NARROW | PREFIX_ONLY},
+  {"gqa:h=2,hk=1,t=64,d=128,kv=e4m3", G4, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"gqa:h=6,hk=2,t=9,d=96,page=16,target=sm_80,kv=e4m3", G2, {500, 37, 64}, {9, 4, 7}, PARENTS, 5, 0, 0},
 };
 
 static int features_of(const trial *t) {
@@ -305,6 +325,7 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   spec.sinks = !!(t->special & SINKS);
   spec.soft_cap = t->special & CAP ? 2 : 0;
   spec.q_rope = spec.kv_rope = spec.strided = !!(t->special & PARTS);
+  if (shape.kv == DW_E4M3) spec.kv_scale = 0.5f, spec.v_scale = 3;
   spec.dead_nodes = 1;
   spec.lse_base_e = 1;
   dw__problem *problem = kt_problem(&spec);
@@ -337,9 +358,11 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
   return found;
 }
 
-static bool find(const char *templates, bool gqa, dw_error *error) {
+static bool starts(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+static bool find(const char *templates, const char *name, dw_error *error) {
   for (size_t i = 0; i < DW__COUNT(trials); i++) {
-    if ((strncmp(trials[i].shape, "gqa:", 4) == 0) != gqa) continue;
+    if (starts(trials[i].shape, "gqa:") != starts(name, "gqa_")) continue;
+    if (starts(name, "gqa_e4m3_") && !strstr(trials[i].shape, "kv=e4m3")) continue;
     dw_shape shape = kt_shape(trials[i].shape);
     dw_variant variant = kt_variant(trials[i].variant);
     dw__variant_add_features(&variant, features_of(&trials[i]));
@@ -359,7 +382,7 @@ static void check_fault(void **state) {
   assert_non_null(mkdtemp(folder));
   each_template(copy_one, f);
   kt_note("%s", f->name);
-  bool found = find(folder, strncmp(f->name, "gqa_", 4) == 0, &error);
+  bool found = find(folder, f->name, &error);
   each_template(remove_one, f);
   rmdir(folder);
   if (!found) fail_msg("nothing finds it");
@@ -373,7 +396,7 @@ static void no_fault(void **state) {
   dw_error error = {0};
   kt_note("templates as they are");
   for (int gqa = 0; gqa < 2; gqa++)
-    if (find(TEST_SOURCE_DIR "/templates", gqa, &error)) kt_fail("found", &error);
+    if (find(TEST_SOURCE_DIR "/templates", gqa ? "gqa_" : "", &error)) kt_fail("found", &error);
 }
 
 int main(int argc, char **argv) {

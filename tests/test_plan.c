@@ -544,6 +544,12 @@ static void kv_in_e4m3_is_checked(void **state) {
   REFUSE(good_args, a.kv_token_stride = 560, "kv_token_stride", "560", "576 to 2305843009213693951");
   REFUSE(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 72), "kv_rope_token_stride", "72", "a multiple of 16 bytes");
   ACCEPT(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 80, a.kv_token_stride = 512));
+  r = make_rig(GQA ",kv=e4m3", GROUPED);
+  ACCEPT(gqa_args, (a.kv_scale = (const float *)AT(4), a.v_scale = (const float *)AT(8)));
+  ACCEPT(gqa_args, (a.v_scale = (const float *)AT(8), a.kv_head_stride = 144, a.v_head_stride = 144));
+  REFUSE(gqa_args, a.v_scale = (const float *)AT(2), "v_scale", "2", "its type's alignment");
+  REFUSE(gqa_args, a.kv_scale = (const float *)AT(6), "kv_scale", "2", "its type's alignment");
+  REFUSE(gqa_args, a.v_head_stride = 136, "v_head_stride", "136", "a multiple of 16 bytes");
 }
 
 static void parts_and_scalars_are_checked(void **state) {

@@ -200,6 +200,9 @@ DEV float f16_to_float(u16 x) {
   if (m < 0x400) return __uint_as_float(sign | __float_as_uint((float)m * 0x1p-24f));
   return __uint_as_float(sign | ((m << 13) + 0x38000000));
 }
+DEV u32 mul_f16x2(u32 x, u32 y) {
+  return pack_f16x2(f16_to_float((u16)x) * f16_to_float((u16)y), f16_to_float((u16)(x >> 16)) * f16_to_float((u16)(y >> 16)));
+}
 
 // ---- global memory --------------------------------------------------------------------------------------------
 // The access stands here, not in the runner, so that a kernel built with AddressSanitizer has it checked.
