@@ -129,9 +129,7 @@ static int random_window(const dw__gpu_spec *spec, int longest, uint64_t *state)
   return PICK(state, windows);
 }
 
-static float random_scale(uint64_t *state) {
-  return one_in(state, 3) ? 0 : 0.01f * (float)(1 + dw__random_below(state, 200));
-}
+static float random_scale(uint64_t *state) { return one_in(state, 3) ? 0 : 0.01f * (float)(1 + dw__random_below(state, 200)); }
 
 static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
   spec->width = one_in(state, 6) ? 1 + dw__random_below(state, spec->shape.width) : 0;

@@ -341,8 +341,9 @@ dw_status dw__gpu_problem_make(const dw__gpu_tools *tools, const dw__gpu_spec *s
 void dw__gpu_problem_free(dw__gpu_problem *problem) {
   if (!problem) return;
   dw__gpu *gpu = problem->gpu;
-  table *tables[] = {&problem->kv_len,    &problem->qo_indptr, &problem->kv_indptr,    &problem->mask, &problem->mask_indptr,
-                     &problem->positions, &problem->sinks,     &problem->stored_scale, &problem->v_stored_scale, &problem->used};
+  table *tables[] = {&problem->kv_len,         &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
+                     &problem->mask_indptr,    &problem->positions, &problem->sinks,     &problem->stored_scale,
+                     &problem->v_stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables); i++) table_free(gpu, tables[i]);
   for (int s = 0; problem->sets && s < problem->spec.sets; s++) {
     table_free(gpu, &problem->sets[s].indices);
@@ -735,9 +736,9 @@ dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents
   shuffle_units(problem, contents->seed);
   memset(problem->used.host, 0, problem->used.bytes);
   for (int s = 0; s < problem->spec.sets && !status; s++) status = write_set(problem, &problem->sets[s], error);
-  const table *tables[] = {&problem->kv_len, &problem->qo_indptr,    &problem->kv_indptr,
-                           &problem->mask,   &problem->mask_indptr,  &problem->positions,
-                           &problem->sinks,  &problem->stored_scale, &problem->v_stored_scale, &problem->used};
+  const table *tables[] = {&problem->kv_len,         &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
+                           &problem->mask_indptr,    &problem->positions, &problem->sinks,     &problem->stored_scale,
+                           &problem->v_stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables) && !status; i++) status = table_write(problem->gpu, tables[i], error);
   if (!status) status = write_q(problem, contents->seed, error);
   if (!status) status = write_kv(problem, contents->seed, error);

@@ -127,6 +127,7 @@ void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_sh
   else variants[2] = plain_variant(shape, last == 2 ? "family=split" : "family=reference,combine=none");
   dw__variant_add_features(&variants[1], one_in(&state, 2) ? all : below(&state, 16) & all);
   if (one_in(&state, 2)) dw__variant_add_features(&variants[2], below(&state, 16) & all);
+  if (variants[1].family == DW_ROWSPLIT && one_in(&state, 4)) variants[1].cp_async = 1, variants[1].setmaxnreg = 0;
   for (int i = 1; i < DW__CASE_VARIANTS; i++) {
     dw_error ignored = {0};
     if (dw_variant_applicable(shape, &variants[i], &ignored)) variants[i] = variants[0];
@@ -430,7 +431,8 @@ static void shrink_shape(dw__case *c, int step) {
     case 14: c->variant.kv_rope = 0; break;
     case 15: c->shape.heads /= c->shape.kv_heads, c->shape.kv_heads = 1; break;
     case 16: c->variant.wide_tile = 0; break;
-    case 17:
+    case 17: c->variant.cp_async = c->shape.target < 90 && c->variant.cp_async; break;
+    case 18:
       c->shape.tree_nodes = 0;
       memset(c->shape.tree, 0, sizeof c->shape.tree);
       break;
@@ -438,7 +440,7 @@ static void shrink_shape(dw__case *c, int step) {
 }
 
 // The step-th way to make a case smaller. The cheap ones first, those that need another kernel last. False: there are no more.
-enum { SHAPE_STEPS = 18, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
+enum { SHAPE_STEPS = 19, FIELD_BATCH = 0, FIELD_WIDTH = 1 };
 static bool smaller(dw__case *c, int step) {
   if (step == 0) return c->replay = 0, true;
   if (step == 1) return keep_requests(c, c->batch / 2, c->batch - c->batch / 2), true;

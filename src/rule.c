@@ -79,7 +79,11 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
   if (v->wide_tile && s->kv != DW_E4M3) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
-  if (s->target < 90) return no(e, "target", s->target, "sm_90 or later", "rowsplit loads KV by bulk copies");
+  if (s->target < 90 && !v->cp_async)
+    return no(e, "cp_async", 0, "1 before sm_90", "bulk copies and what waits for them came with sm_90");
+  if (v->cp_async && v->setmaxnreg) return no(e, "setmaxnreg", 1, "0 with cp_async=1", "registers move from sm_90 on");
+  if (s->kv == DW_E4M3 && s->target < 89)
+    return no(e, "target", s->target, "sm_89 or later for KV in e4m3", "nothing older converts e4m3 in an instruction");
   if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
     return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
@@ -157,9 +161,12 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
     if (v->combine == DW_COMBINE_FEW && v->combine_splits > 16)
       return no(e, "combine_splits", v->combine_splits, "1 to 16 with combine=few", "a thread holds all of them in registers");
   }
-  if (v->family != DW_ROWSPLIT && (v->wide_tile || v->e4m3_mma))
-    return dw__fail(e, DW_NOT_APPLICABLE, v->wide_tile ? "wide_tile" : "e4m3_mma", "set", "its normal value",
-                    "only rowsplit has this parameter");
+  if (v->family != DW_ROWSPLIT && (v->wide_tile || v->e4m3_mma || v->cp_async))
+    return dw__fail(e, DW_NOT_APPLICABLE,
+                    v->wide_tile  ? "wide_tile"
+                    : v->e4m3_mma ? "e4m3_mma"
+                                  : "cp_async",
+                    "set", "its normal value", "only rowsplit has this parameter");
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
   if (v->family == DW_GROUPED) return grouped_applicable(s, v, e);
   if (v->setmaxnreg || v->n_tiles != 1)
@@ -289,12 +296,13 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = way_to_combine(shape), .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
+  v.cp_async = shape->target < 90;
   // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers.
   v.wide_tile = shape->kv == DW_E4M3 && (v.setmaxnreg || v.n_tiles < 5);
   if (is_gqa(shape)) {  // as few row groups as there can be, as even as they go
     v.family = DW_GROUPED;
     v.n_tiles = dw__ceil_div(l->row_tiles, dw__ceil_div(l->row_tiles, grouped_tiles(shape)));
-    v.setmaxnreg = v.wide_tile = 0;
+    v.setmaxnreg = v.wide_tile = v.cp_async = 0;
   }
   if (applicable(shape, &v)) return v;
   return (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = way_to_combine(shape), .combine_splits = 8};

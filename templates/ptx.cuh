@@ -96,15 +96,15 @@ DEV u32 permute_bytes(u32 x, u32 y, u32 order) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(order));
   return r;
 }
-// Of each half the greater one, without sign (one instruction from sm_90 on).
+// Of each half the greater one, without sign.
 DEV u32 max_u16x2(u32 x, u32 y) {
 #if __CUDA_ARCH__ >= 900
   u32 r;
   asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
   return r;
 #else
-  const u32 lo = (x & 0xffff) > (y & 0xffff) ? x & 0xffff : y & 0xffff;
-  return ((x > y ? x : y) & 0xffff0000u) | lo;
+  const u32 lo = (x & 0xffff) > (y & 0xffff) ? x & 0xffff : y & 0xffff, hi = x >> 16 > y >> 16 ? x >> 16 : y >> 16;
+  return hi << 16 | lo;
 #endif
 }
 // Two halves each; subnormals stay.
@@ -346,9 +346,14 @@ DEV void mbarrier_arrive_expect(smem_addr bar, u32 n) {
   asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(bar), "r"(n) : "memory");
 }
 // Waits until the phase of this parity is complete.
+#if __CUDA_ARCH__ >= 900
+#define MBARRIER_WAIT "mbarrier.try_wait.parity.shared::cta.b64"  // may sleep
+#else
+#define MBARRIER_WAIT "mbarrier.test_wait.parity.shared::cta.b64"
+#endif
 DEV void mbarrier_wait(smem_addr bar, u32 parity) {
   asm volatile(
-      "{\n .reg .pred p;\n WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra DONE;\n bra WAIT;\n DONE:\n }"
+      "{\n .reg .pred p;\n WAIT: " MBARRIER_WAIT " p, [%0], %1;\n @p bra DONE;\n bra WAIT;\n DONE:\n }"
       ::"r"(bar), "r"(parity)
       : "memory");
 }

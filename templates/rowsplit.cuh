@@ -12,7 +12,6 @@
 #include "fragments.cuh"
 
 // ---- layout ---------------------------------------------------------------------------------------------------
-constexpr int WARPGROUP = 128;
 constexpr int SCORE_WARPS = 4;
 constexpr int SOFTMAX_WARPS = 4;
 // With setmaxnreg: 4 output warps of V / 4 dimensions, 4 loaders. Without, 128 registers have to do: 8 output warps of V / 8
@@ -56,6 +55,7 @@ constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4;         // [b
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [tile & 1][softmax warp] u16: a hidden token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
+constexpr bool LSE_IN_FINAL = true;
 constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
 constexpr int BARRIERS = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);      // mbarriers, 8 bytes each
 
@@ -72,31 +72,7 @@ static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives 
 
 constexpr u32 NAMED_POISON = 1, NAMED_QUERY = 2;  // named barriers of the softmax and of the score warps; 0 is the whole CTA's
 
-// Whose turn it is among N slots or buffers used in rotation. The k-th use of one completes phase k of its full barrier and of its
-// empty barrier, and waiters look at the parity. A writer waits for the phase before its own to be emptied, from the second use on.
-template <int N>
-struct Turn {
-  int at = 0;
-  u32 parity = 0;
-  DEV void next() {
-    at = at == N - 1 ? 0 : at + 1;
-    if (at == 0) parity ^= 1;
-  }
-  DEV void wait_full(smem_addr bars) const { mbarrier_wait(bars + at * 8, parity); }
-  DEV void wait_empty(smem_addr bars) const { mbarrier_wait(bars + at * 8, parity ^ 1); }
-  DEV void arrive(smem_addr bars) const { mbarrier_arrive(bars + at * 8); }
-};
-
-// What a CTA is to do, known to all roles after the prologue.
-struct Cta {
-  Request request;
-  Tiles tiles;
-  int slot;             // of its partial results
-  int first_row, rows;  // of the request
-  smem_addr shared;
-};
-
-DEV int tile_token(const Cta &c, int tile) { return c.tiles.first + tile * c.tiles.stride; }
+#include "roles.cuh"
 
 // ---- barriers -------------------------------------------------------------------------------------------------
 // Shared out among the warps: an init takes some 50 clocks, and lanes of a warp take turns. Ready after the CTA's barrier.
@@ -107,7 +83,7 @@ DEV void init_barriers(smem_addr shared) {
       const int at = BARRIERS + (i0 + warp_id()) * 8;
       if (at >= BARRIERS_END) break;
       // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
-      const u32 count = at < BAR_EMPTY           ? LOADERS
+      const u32 count = at < BAR_EMPTY           ? LOADERS * (CP_ASYNC ? 32 : 1)
                         : at < BAR_WEIGHTS_FULL  ? OUTPUT_THREADS
                         : at < BAR_WEIGHTS_EMPTY ? SOFTMAX_WARPS * 32
                         : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
@@ -117,54 +93,35 @@ DEV void init_barriers(smem_addr shared) {
       mbarrier_init(shared + at, count);
     }
     if (warp_id() < SOFTMAX_WARPS) sts_u32(shared + POISON_FLAGS + warp_id() * 4, 0);
-    fence_mbarrier_init();
+    if (!CP_ASYNC) fence_mbarrier_init();
   }
   sync_warp();
 }
 
-// ---- loader: table entries -> one bulk copy per token ---------------------------------------------------------
-// A loader warp owns TILE / LOADERS tokens of every tile. Its lanes hold the table entries of the next ENTRY_TILES tiles, one
-// (tile, token) a lane, read that many tiles ahead.
-constexpr int OWN_TOKENS = TILE / LOADERS;
-constexpr int ENTRY_TILES = 32 / OWN_TOKENS;
+// ---- loader: one bulk copy per token, or copies of 16 bytes ---------------------------------------------------
 static_assert(!WIDE_OUTPUT || SLOTS - 1 <= ENTRY_TILES, "the first tiles are asked for with the first entries");
 
-DEV bool is_loader(u32 warp) { return warp >= FIRST_LOADER_WARP && warp < FIRST_LOADER_WARP + LOADERS; }
-
-struct Loader {
-  int entries, next_entries;
-  int safe_entry;  // of the range's first token, which stands in for those past the end
-};
-DEV int loader_first_token() { return (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS; }  // within a tile
-
-DEV int loader_lane_token(const Tiles &tiles, int tile0) {
-  const int lane = lane_id();
-  return tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride + loader_first_token() + lane % OWN_TOKENS;
-}
-// Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. Under CSR only tokens that exist may be looked up.
-DEV int loader_entries(const dw_params &p, const Request &r, const Tiles &tiles, int tile0) {
-  const int t = loader_lane_token(tiles, tile0);
-  return by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
-}
-// The first entries, asked for before anything is known of the lengths (block table): a load that waits for another costs 0.5 us
-// at kernel start.
-DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, Loader &l) {
-  l.entries = loader_entries(p, r, tiles, 0);
-  const int t = tiles.first;
-  l.safe_entry = by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
-}
-// What is left to ask for before the ring can be filled.
-DEV void loader_begin(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
-  if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
-  l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, c.tiles, ENTRY_TILES) : 0;
+// CP_ASYNC: lane i has the entry of token i % OWN_TOKENS; all lanes copy, 16 bytes of neighbouring places each.
+DEV void copy_tokens(const dw_params &p, int entry, int token, smem_addr to, smem_addr full) {
+  constexpr u32 CHUNKS = RECORD_BYTES / 16, ALL = OWN_TOKENS * CHUNKS;
+#pragma unroll 3
+  for (u32 i = 0; i < (ALL + 31) / 32; i++) {
+    const u32 at = i * 32 + lane_id(), own = at / CHUNKS % OWN_TOKENS, chunk = at % CHUNKS;
+    const int of = (int)shuffle((u32)entry, own), t = (int)shuffle((u32)token, own);
+    const u8 *from = kv_apart(p) && chunk * 16 >= LATENT_BYTES ? kv_rope_address(p, of, t) - LATENT_BYTES : kv_address(p, of, t);
+    if (at < ALL) cp_async_16(to + own * TOKEN_STRIDE + chunk * 16, from + chunk * 16);
+  }
+  cp_async_mbarrier_arrive(full);
 }
 DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring) {
   const int lane = lane_id(), slot = ring.at;
-  const int from = tile % ENTRY_TILES * OWN_TOKENS + lane % OWN_TOKENS;
-  int entry = shuffle((u32)l.entries, from);
-  int token = tile_token(c, tile) + loader_first_token() + lane % OWN_TOKENS;
+  int entry = loader_entry(l, tile), token = loader_token(c, tile);
   if (token >= c.tiles.end) entry = l.safe_entry, token = tile_token(c, 0);
   const smem_addr full = c.shared + BAR_FULL + slot * 8;
+  if (CP_ASYNC) {
+    copy_tokens(p, entry, token, c.shared + RING + slot * SLOT_BYTES + loader_first_token() * TOKEN_STRIDE, full);
+    return ring.next();
+  }
   if (lane == 0) mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES);
   sync_warp();
   const smem_addr to = c.shared + RING + slot * SLOT_BYTES + (loader_first_token() + lane % OWN_TOKENS) * TOKEN_STRIDE;
@@ -174,61 +131,34 @@ DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, 
               rope ? RECORD_BYTES - LATENT_BYTES : kv_apart(p) ? LATENT_BYTES : RECORD_BYTES, full);
   ring.next();
 }
-DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
-  if (tile % ENTRY_TILES) return;
-  l.entries = l.next_entries;
-  if (tile + ENTRY_TILES < c.tiles.count) l.next_entries = loader_entries(p, c.request, c.tiles, tile + ENTRY_TILES);
-}
-
-DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
-  Turn<SLOTS> ring;
-#pragma unroll 1
-  for (int tile = 0; tile < c.tiles.count; tile++) {
-    if (tile) loader_advance(p, c, l, tile);
-    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);
-    load_tile(p, c, l, tile, ring);
-  }
-}
-
 // ---- score: S^T = K Q^T ---------------------------------------------------------------------------------------
 // A score warp has a quarter of the QK dimensions: K_STEPS mma steps of 16, all query rows, all 16 tokens.
-template <int NT>
-struct Query {
-  u32 b[K_STEPS][NT][2];  // B fragments
-  u32x4 raw[NT][K_STEPS / 2];  // not with KV in e4m3
-};
-
 DEV u32 greatest(const u32x4 &v) {
   const u32 a = v.x > v.y ? v.x : v.y, b = v.z > v.w ? v.z : v.w;
   return a > b ? a : b;
 }
 
-// Byte `at` of a row of q.
-DEV const u8 *query_at(const u8 *row, int at, s64 shift) { return row + at + (at >= V * 2 ? shift : 0); }
 // Q is asked for first and turned into fragments later. Lane l has row l / 4 of each tile; a warp load covers 64 bytes of eight
 // rows, which are two k-steps: word 4 j + l % 4 of the 16 words is register j of lane l after the transpose.
 template <int NT>
 DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
 #pragma unroll
   for (int t = 0; t < NT; t++) {
-    const int row = t * 8 + (lane_id() >> 2);  // rows past the last repeat it; nothing of theirs is stored
-    const int real_row = c.first_row + (row < c.rows ? row : c.rows - 1);
-    const u8 *from = (const u8 *)p.q + 2 * q_offset(p, c.request, real_row);
-    const s64 shift = q_rope_shift(p, c.request, real_row);
+    const QueryRow from = query_row(p, c, t);
     const int first = warp_id() * K_STEPS * 32, word = lane_id() & 3;  // bytes
     if (KV_E4M3) {  // the order of key_step
 #pragma unroll
       for (int k = 0; k < K_STEPS; k++) {
-        const u32x2 pair = ldg_nc_v2(query_at(from, first + k * 32 + word * 8, shift));
+        const u32x2 pair = ldg_nc_v2(from.at(first + k * 32 + word * 8));
         q.b[k][t][0] = pair.x, q.b[k][t][1] = pair.y;
       }
       continue;
     }
 #pragma unroll
-    for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = ldg_nc_v4(query_at(from, first + i * 64 + word * 16, shift));
+    for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = ldg_nc_v4(from.at(first + i * 64 + word * 16));
     if (K_STEPS % 2) {
-      q.b[K_STEPS - 1][t][0] = ldg_nc_u32(query_at(from, first + (K_STEPS - 1) * 32 + word * 4, shift));
-      q.b[K_STEPS - 1][t][1] = ldg_nc_u32(query_at(from, first + (K_STEPS - 1) * 32 + word * 4 + 16, shift));
+      q.b[K_STEPS - 1][t][0] = ldg_nc_u32(from.at(first + (K_STEPS - 1) * 32 + word * 4));
+      q.b[K_STEPS - 1][t][1] = ldg_nc_u32(from.at(first + (K_STEPS - 1) * 32 + word * 4 + 16));
     }
   }
 }
@@ -290,30 +220,16 @@ DEV void query_fragments(const Cta &c, Query<NT> &q) {
       w = shuffle(w, lane_id());
     }
   }
-  if (KV_E4M3) return;
-#pragma unroll
-  for (int t = 0; t < NT; t++)
-#pragma unroll
-    for (int i = 0; i < K_STEPS / 2; i++) {
-      transpose_quad(q.raw[t][i]);
-      q.b[2 * i][t][0] = q.raw[t][i].x;
-      q.b[2 * i][t][1] = q.raw[t][i].y;
-      q.b[2 * i + 1][t][0] = q.raw[t][i].z;
-      q.b[2 * i + 1][t][1] = q.raw[t][i].w;
-    }
+  if (!KV_E4M3) query_transpose(q);
 }
 
-constexpr int AHEAD = 3;  // ldmatrix fragments in flight before their mma
-constexpr int E4M3_AHEAD = 2;  // each has twice as many elements
+constexpr int E4M3_AHEAD = 2;  // for AHEAD: each fragment has twice as many elements
 
 // Row-major [token][dim] tile read as A: lane's ldmatrix row = token lane % 16, 16 bytes from 16 (lane / 16).
 DEV smem_addr key_fragment(const Cta &c, int slot) {
   return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + (lane_id() >> 4) * 16 +
          warp_id() * K_STEPS * 16 * KV_BYTES;
 }
-// A query row's scores stand in the order of tokens 0, 8, 1, 9, ... 7, 15, so that the two a lane has of a row are neighbours.
-// Position -> token:
-DEV int score_token(int position) { return (position >> 1) + 8 * (position & 1); }
 // Four positions (16 bytes) of a row of a score warp's part. Rows and chunks change places within eight rows so that neither the
 // stores of a score warp nor the loads of a softmax warp meet in a bank: line = row with bit 0 turned by bit 1, chunk with bit 1
 // turned by bit 2 of the row.
@@ -418,88 +334,9 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
 // ---- softmax: scores -> weights -------------------------------------------------------------------------------
 // Rows 0..31: a quad has a row, a lane four positions of each half of a tile (score_token). Rows 32..39: 16 lanes have a row, a lane
 // one position of each half.
-// A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself.
-constexpr int MASK_WORDS = (WIDTH + 31) / 32;
+constexpr bool CLEAN_WHAT_IS_SEEN = false, PAIR_SUMS = false;
+#include "softmax.cuh"
 
-template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane in 16
-struct SoftmaxRow {
-  static constexpr int ALL = TOKENS * HALVES;  // token i: of half i / TOKENS
-  int row;          // of the CTA
-  int position;     // first one of this lane among 16
-  int node;         // of the request; -1: no such row
-  int first;        // position of the first token that it may see, if there is a window
-  float scale;      // KV in e4m3: of its scores
-  float max;        // so far, in log2 units; -inf before the first visible token
-  // Sums of the weights, one per token position so that both kinds of row add up in one order: as computed, for the log-sum-exp,
-  // and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
-  float sum[TOKENS], rounded[TOKENS];
-  u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
-  float s[ALL];
-  float product[ALL];  // with a soft cap: before it
-  bool far;            // a product is beyond the cap's polynomial
-  u32 packed[HALVES][E4M3_MMA ? 2 : (TOKENS + 1) / 2];  // weights of this tile; e4m3: their two parts
-  bool poison;      // a hidden token of this tile has a score that is not finite
-};
-
-template <int L, int T>
-DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_row) {
-  x.row = row;
-  x.position = lane_of_row * T;
-  x.node = row < c.rows ? row_node(c.first_row + row) : -1;
-  x.max = MINUS_INF;
-  x.scale = 0.f;
-#pragma unroll
-  for (int i = 0; i < T; i++) x.sum[i] = x.rounded[i] = 0.f;
-  x.mask = 0;
-  x.first = 0;
-}
-// What the two rows of a lane may see, in one loop, since the code is long. Of the CTAs that share a request only those with a
-// tile of drafts need the mask, all do for the depth of a node in a window.
-DEV void softmax_view(const dw_params &p, const Cta &c, int node_x, int node_y, u64 (&masks)[2], int (&firsts)[2]) {
-  const bool drafts = MASK_WORDS <= 2 && tile_token(c, c.tiles.count - 1) + TILE > c.request.prefix;
-  if (!drafts && !window(p)) return;
-#pragma unroll 1
-  for (int i = 0; i < 2; i++) {
-    const int node = i ? node_y : node_x;
-    if (node < 0) continue;
-    u64 mask = MASK_WORDS <= 2 ? tree_bits(p, c.request, node) : 0;
-    int first = 0;
-    if (window(p)) {
-      first = (MASK_WORDS <= 2 ? position_in(p, c.request, node, mask) : node_position(p, c.request, node)) - window(p) + 1;
-      if (MASK_WORDS <= 2 && first > c.request.prefix) mask = window_drafts(p, c.request, mask, first);
-    }
-    if (draft_count(c.request) < 64) mask &= (1ull << draft_count(c.request)) - 1;
-    if (i) masks[1] = mask, firsts[1] = first;
-    else masks[0] = mask, firsts[0] = first;
-  }
-}
-// Visible tokens t0, t0 + 1, ... as bits, for a tile that reaches past the prefix or its range, or before a row's window.
-template <int L, int T>
-DEV u32 softmax_visible(const dw_params &p, const Cta &c, const SoftmaxRow<L, T> &x, int t0) {
-  if (x.node < 0) return 0;
-  const int left = c.tiles.end - t0;  // of the range
-  const u32 own = TILE > 16 && left < TILE ? (1u << left) - 1 : ~0u;
-  if (MASK_WORDS > 2) return visible_tokens(p, c.request, x.node, x.first, t0) & own;
-  const int column = t0 - c.request.prefix;
-  const u32 prefix = window(p) ? tokens_from(x.first, t0) : ~0u;
-  if (column <= -TILE) return prefix & own;
-  if (column >= 64) return 0;
-  return (column >= 0 ? (u32)(x.mask >> column) : (u32)(x.mask << -column) | (((1u << -column) - 1) & prefix)) & own;
-}
-// From this token on every row of the CTA sees the prefix: the greatest `first` of all lanes of the softmax warps.
-DEV int softmax_window_end(const Cta &c, int first) {
-#pragma unroll
-  for (u32 d = 1; d < 32; d <<= 1) {
-    const int other = (int)shuffle_xor((u32)first, d);
-    first = other > first ? other : first;
-  }
-  const smem_addr ends = c.shared + WINDOW_ENDS;
-  if (lane_id() == 0) sts_u32(ends + (warp_id() - FIRST_SOFTMAX_WARP) * 4, (u32)first);
-  barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
-  const u32x4 all = lds_u32x4(ends);
-  const int x = (int)all.x > (int)all.y ? (int)all.x : (int)all.y, y = (int)all.z > (int)all.w ? (int)all.z : (int)all.w;
-  return x > y ? x : y;
-}
 template <int L, int T>
 DEV void softmax_read(smem_addr scores, SoftmaxRow<L, T> &x) {
   const smem_addr at = scores + score_chunk(x.row, x.position >> 2) + (x.position & 3) * 4;
@@ -523,108 +360,6 @@ template <int L, int T>
 DEV void softmax_unit(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
   x.scale = (WITH_SOFT_CAP ? 1.f : p.scale_log2) * stored_scale(p.k_scale);  // a soft cap applies the softmax scale itself
   if (NARROW_QUERY) x.scale *= query_unit(greatest(lds_u32x4(c.shared + QUERY_MOST + x.row * 16)));
-}
-// Scales, and hides what the node does not see.
-template <int L, int T>
-DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, SoftmaxRow<L, T> &x, int t0, bool edge) {
-#pragma unroll
-  for (int i = 0; i < x.ALL; i++) {
-    if (KV_E4M3) x.s[i] *= x.scale;
-    if (WITH_SOFT_CAP) x.product[i] = x.s[i], x.s[i] = soft_cap_near(cap, x.s[i]);
-    else if (!KV_E4M3) x.s[i] *= p.scale_log2;
-  }
-  x.far = false;
-  if (WITH_SOFT_CAP) {
-    float most = 0.f;
-#pragma unroll
-    for (int i = 0; i < x.ALL; i++) most = fmaxf(most, fabsf(x.product[i]));
-    x.far = most > cap.most;
-  }
-  x.poison = false;
-  if (edge) {
-    const u32 visible = softmax_visible(p, c, x, t0);
-#pragma unroll
-    for (int i = 0; i < x.ALL; i++) {
-      if (visible >> (i / T * 16 + score_token(x.position + i % T)) & 1) continue;
-      x.poison |= !(fabsf(x.s[i]) < INF);
-      x.s[i] = MINUS_INF;
-      x.product[i] = 0.f;
-    }
-  }
-}
-template <int T>
-DEV float largest(const float (&v)[T]) {
-  float m = v[0];
-#pragma unroll
-  for (int i = 1; i < T; i++) m = fmaxf(m, v[i]);
-  return m;
-}
-template <int L, int T>
-DEV void softmax_weights(const SoftmaxRow<L, T> &x, float (&weights)[SoftmaxRow<L, T>::ALL]) {
-  const float max = x.max == MINUS_INF ? 0.f : x.max;
-#pragma unroll
-  for (int i = 0; i < x.ALL; i++) weights[i] = exp2_approx(KV_E4M3 ? x.s[i] - max + WEIGHT_SHIFT : x.s[i] - max);
-}
-template <int L, int T>
-DEV void softmax_cap(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x) {
-#pragma unroll
-  for (int i = 0; i < x.ALL; i++)
-    if (fabsf(x.product[i]) > cap.most) x.s[i] = soft_cap(p, cap, x.product[i]);
-}
-// Takes a new maximum over; the factor for the output so far.
-template <int L, int T>
-DEV float softmax_grow(SoftmaxRow<L, T> &x) {
-  float max = largest(x.s);
-#pragma unroll
-  for (u32 d = 1; d < L; d <<= 1) max = fmaxf(max, shuffle_xor(max, d));
-  max = fmaxf(max, x.max);
-  const float factor = max == x.max ? 1.f : exp2_approx(x.max - max);
-  x.max = max;
-#pragma unroll
-  for (int i = 0; i < T; i++) {
-    x.sum[i] *= factor;
-    x.rounded[i] *= factor;
-  }
-  return factor;
-}
-// Both parts of the weights, a word of four each, in the order in which an mma takes the tokens of value_step: positions 0, 2, 1, 3. Of a
-// lane with one position it has that one.
-template <int L, int T>
-DEV void softmax_parts(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
-#pragma unroll
-  for (int h = 0; h < HALVES; h++) {
-    float rest[4] = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-    for (int i = 0; i < T; i++) rest[i] = weights[h * T + i];
-#pragma unroll
-    for (int part = 0; part < 2; part++) {
-      u32 lo, hi;
-      x.packed[h][part] = pack_e4m3x4(rest[0], rest[2], rest[1], rest[3]);
-      unpack_e4m3x4(x.packed[h][part], lo, hi);
-      const float held[4] = {lo_half_f16(lo), lo_half_f16(hi), hi_half_f16(lo), hi_half_f16(hi)};
-#pragma unroll
-      for (int i = 0; i < T; i++) {
-        x.rounded[i] += held[i];
-        rest[i] -= held[i];
-      }
-    }
-  }
-}
-// Adds the weights to the sums and packs them, neighbouring tokens together: positions 0 and 2, 1 and 3.
-template <int L, int T>
-DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
-#pragma unroll
-  for (int i = 0; i < x.ALL; i++) x.sum[i % T] += weights[i];
-  if (E4M3_MMA) return softmax_parts(x, weights);
-#pragma unroll
-  for (int h = 0; h < HALVES; h++)
-#pragma unroll
-    for (int i = 0; i < (T + 1) / 2; i++) {
-      const u32 pair = pack_mul(weights[h * T + i], T > 1 ? weights[h * T + i + T / 2] : 0.f);
-      x.packed[h][i] = pair;
-      x.rounded[i] += mul_to_float((u16)pair);
-      if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
-    }
 }
 // Eight weights (16 bytes) of a row: tokens 0-7 or 8-15. The halves change places in every other four rows, against bank conflicts.
 DEV int weight_place(int row, int half) { return row * 32 + (half ^ (row >> 2 & 1)) * 16; }
@@ -662,32 +397,12 @@ DEV void softmax_write(smem_addr weights, smem_addr factors, const SoftmaxRow<L,
   if (x.position == 0) sts_f32(factors + x.row * 4, factor);
 }
 template <int L, int T>
-DEV float softmax_total(const float (&sum)[T]) {  // in one order for both kinds of row
-  float total = T == 4 ? (sum[0] + sum[T / 4]) + (sum[T / 2] + sum[T - 1]) : sum[0];
-#pragma unroll
-  for (u32 d = 1; d < L; d <<= 1) total += shuffle_xor(total, d);
-  return total;
-}
-template <int L, int T>
-DEV void softmax_finish(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
+DEV void softmax_end(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
   const float sum = softmax_total<L>(x.sum), rounded = softmax_total<L>(x.rounded);
-  const bool nothing = x.node < 0 || node_dead(p, c.request, x.node) || sum == 0.f;
+  const bool nothing = softmax_nothing(p, c, x, sum);
   if (x.position) return;
   sts_f32(c.shared + FINAL + x.row * 4, nothing ? 0.f : 1.f / rounded);
-  sts_f32(c.shared + FINAL + (ROWS + x.row) * 4, nothing ? MINUS_INF : x.max - WEIGHT_SHIFT + log2_approx(sum));
-}
-
-// Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
-// scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
-// a token keeps its NaN through the score.)
-DEV void clean_tile(const Cta &c, int slot, int thread) {
-  const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
-  constexpr int CHUNKS = LATENT_BYTES / 16;
-  for (int i = thread; i < TILE * CHUNKS; i += WARPGROUP) {
-    const smem_addr at = tile + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
-    sts_u32x4(at, finite_stored(lds_u32x4(at)));
-  }
-  fence_proxy_async();  // the slot's next load comes through the copy engine
+  sts_f32(c.shared + FINAL + (ROWS + x.row) * 4, nothing ? MINUS_INF : softmax_lse(x, sum));
 }
 
 template <int NT>
@@ -726,41 +441,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (TAIL) softmax_read(read, y);
     scores.arrive(c.shared + BAR_SCORES_EMPTY);
 
-    softmax_mask(p, c, cap, x, t0, edge);
-    if (TAIL) softmax_mask(p, c, cap, y, t0, edge);
-    if (edge) {
-      // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
-      const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
-      if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u16(flags + warp * 2, 1);
-      barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
-      const f32x2 f = lds_f32x2(flags);
-      if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
-    }
-    float weights_x[x.ALL], weights_y[y.ALL], factor_x = 1.f, factor_y = 1.f;
-    softmax_weights(x, weights_x);  // while the votes are on their way
-    if (TAIL) softmax_weights(y, weights_y);
-    const bool far = WITH_SOFT_CAP && (x.far || (TAIL && y.far));
-    bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(largest(y.s) > y.max);
-    if (WITH_SOFT_CAP && grow_x) {
-      if (vote_any(far)) {
-        softmax_cap(p, cap, x);
-        softmax_weights(x, weights_x);
-        if (TAIL) softmax_cap(p, cap, y);
-        if (TAIL) softmax_weights(y, weights_y);
-        grow_y = TAIL && vote_any(largest(y.s) > y.max);
-      }
-      grow_x = vote_any(has_x && largest(x.s) > x.max);
-    }
-    if (grow_x) {
-      factor_x = softmax_grow(x);
-      softmax_weights(x, weights_x);
-    }
-    if (grow_y) {
-      factor_y = softmax_grow(y);
-      softmax_weights(y, weights_y);
-    }
-    softmax_add(x, weights_x);
-    if (TAIL) softmax_add(y, weights_y);
+#include "softmax_tile.cuh"
 
     const smem_addr write = c.shared + WEIGHTS + weights.at * WEIGHT_BYTES, factors = c.shared + RESCALE + weights.at * ROWS * 4;
     if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);
@@ -773,26 +454,12 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     scores.next();
     weights.next();
   }
-  if (has_x) softmax_finish(p, c, x);
-  if (TAIL) softmax_finish(p, c, y);
+  if (has_x) softmax_end(p, c, x);
+  if (TAIL) softmax_end(p, c, y);
   mbarrier_arrive(c.shared + BAR_FINAL);
 }
 
 // ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
-// An output warp has V_EACH dimensions (V_TILES mma row tiles) of all query rows. Lane l holds of o[m][t]: dimensions
-// 16 m + l / 4 (+ 8), query rows 8 t + 2 (l % 4) (+ 1).
-template <int NT>
-struct Output {
-  float o[V_TILES][NT][4];
-};
-
-DEV int output_warp() { return warp_id() - FIRST_OUTPUT_WARP; }
-// [token][dim] tile read as A^T by ldmatrix.trans: matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15).
-DEV smem_addr value_fragment(const Cta &c, int slot) {
-  const u32 l = lane_id();
-  return c.shared + RING + slot * SLOT_BYTES + ((l & 7) + (l >> 4) * 8) * TOKEN_STRIDE + (l >> 3 & 1) * 16 +
-         output_warp() * V_EACH * 2;
-}
 // e4m3: matrices (tokens 0-7, dims 0-15), (8-15, 0-15), (0-7, 16-31), (8-15, 16-31) of pairs of elements for one.
 DEV smem_addr value_pairs(const Cta &c, int slot) {
   const u32 l = lane_id();
@@ -901,53 +568,9 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
   ring.arrive(c.shared + BAR_EMPTY);
 }
 
-// Normalised fp16 rows through the ring to the workspace, 16 bytes a lane; a warp stages and stores its own dimensions.
-template <int NT>
-DEV void output_store(const dw_params &p, const Cta &c, const Output<NT> &out) {
-  const u32 l = lane_id();
-  const smem_addr stage = c.shared + RING + output_warp() * V_EACH * 2;
-  const smem_addr final = c.shared + FINAL;
-  {
-    const smem_addr at = stage + (l & 7) * OUT_STRIDE + (l >> 3) * 16;
-#pragma unroll
-    for (int t = 0; t < NT; t++) {
-      const f32x2 scale = lds_f32x2(final + (t * 8 + 2 * (l & 3)) * 4);
-      if (KV_E4M3) {
-        const smem_addr pairs = stage + (t * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
-#pragma unroll
-        for (int m = 0; m < V_TILES; m++) store_pairs(pairs + m * 32, OUT_STRIDE, out.o[m][t], scale);
-        continue;
-      }
-#pragma unroll
-      for (int m = 0; m < V_TILES; m += 2) {
-        const float(&x)[4] = out.o[m][t], (&y)[4] = out.o[m + 1][t];
-        const u32 r[4] = {pack_f16x2(x[0] * scale.x, x[1] * scale.y), pack_f16x2(x[2] * scale.x, x[3] * scale.y),
-                          pack_f16x2(y[0] * scale.x, y[1] * scale.y), pack_f16x2(y[2] * scale.x, y[3] * scale.y)};
-        stmatrix_x4_trans(at + t * 8 * OUT_STRIDE + m * 32, r);
-      }
-    }
-  }
-  sync_warp();
-  constexpr int LANES = V_EACH / 8;  // that store one row
-  const s64 first = (s64)c.slot * p.rows + c.first_row;
-  u8 *to = (u8 *)p.partial + (first * V + output_warp() * V_EACH + l % LANES * 8) * 2;
-#pragma unroll 4
-  for (int row0 = 0; row0 < 8 * NT; row0 += 32 / LANES) {
-    const int row = row0 + l / LANES;
-    const u32x4 v = lds_u32x4(stage + row * OUT_STRIDE + l % LANES * 16);
-    if (row < c.rows) stg_cg_v4(to + (s64)row * V * 2, v);
-  }
-  if (output_warp() == 0)
-    for (int row = l; row < c.rows; row += 32) stg_cg_f32(p.partial_lse + first + row, lds_f32(final + (ROWS + row) * 4));
-}
-
 template <int NT>
 DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
   Output<NT> out;
-#pragma unroll
-  for (int m = 0; m < V_TILES; m++)
-#pragma unroll
-    for (int t = 0; t < NT; t++) out.o[m][t][0] = out.o[m][t][1] = out.o[m][t][2] = out.o[m][t][3] = 0.f;
   Turn<SLOTS> ring, load;
   Turn<WEIGHT_BUFFERS> weights;
   if (WIDE_OUTPUT) {
@@ -970,7 +593,7 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
   if (!p.early_launch) grid_dependents_launch();
   mbarrier_arrive(c.shared + BAR_FINAL);
   mbarrier_wait(c.shared + BAR_FINAL, 0);
-  output_store<NT>(p, c, out);
+  output_store<NT>(p, c, 0, out);
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
@@ -1006,23 +629,15 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   Loader l;
   c.shared = smem_base();
   const Work guess = guess_work(p);
-  if (is_loader(warp_id()) && by_table(p) && guess.request >= 0) {
-    c.request.index = guess.request;
-    loader_start(p, c.request, find_tiles(p, guess, 0, 0), l);
-  }
+  if (is_loader(warp_id()) && by_table(p) && guess.request >= 0) loader_guess(p, guess, c, l);
   const int guess_len = guess_length(p, guess);
   init_barriers(c.shared);
   const Work work = find_work(p, guess, guess_len);
-  const bool guessed =
-    !window(p) && work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
+  const bool guessed = guessed_right(p, guess, work);
   int nt = 0;
   if (work.request >= 0) {
-    c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
-    c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
-    c.slot = work.share.first_slot + work.range;
-    nt = group_tiles(p, c.request.rows(), gridDim.x, blockIdx.x, &c.first_row);
-    c.first_row *= 8;
-    c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
+    take_work(p, guess, guess_len, work, c);
+    nt = take_rows(p, gridDim.x, blockIdx.x, c);
   }
   if (nt == 0) {  // the kernel after the next relies on this one to have waited for the one before
     grid_dependency_wait();

@@ -21,6 +21,7 @@
 @ param.flag("checked")
 @ param.flag("wide_tile")
 @ param.flag("e4m3_mma")
+@ param.flag("cp_async")
 @ param.flag("window")
 @ param.flag("soft_cap")
 @ param.flag("q_rope")
@@ -73,6 +74,7 @@ constexpr bool PARTIAL_F16 = ${bool(family ~= "split")};
 @   else
 constexpr int N_TILES = ${n_tiles};
 @     if family == "rowsplit" then
+constexpr bool CP_ASYNC = ${bool(cp_async)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
 @     else

@@ -10,6 +10,9 @@
 #include "rule.h"
 
 #define ROWSPLIT "rowsplit.cuh"
+#define ROLES "roles.cuh"
+#define SOFTMAX "softmax.cuh"
+#define SOFTMAX_TILE "softmax_tile.cuh"
 #define GROUPED "grouped.cuh"
 #define REQUEST "request.cuh"
 #define COMBINE "combine.cuh"
@@ -26,18 +29,21 @@ static const fault faults[] = {
   {"no_wait_for_scores", ROWSPLIT, "    scores.wait_full(c.shared + BAR_SCORES_FULL);\n    if (has_x) softmax_read(read, x);\n",
    "    if (has_x) softmax_read(read, x);\n"},
   {"no_wait_for_weights", ROWSPLIT, "  weights.wait_full(c.shared + BAR_WEIGHTS_FULL);\n", ""},
-  {"no_wait_for_a_free_slot", ROWSPLIT, "    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
+  {"no_wait_for_a_free_slot", ROLES, "    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
   {"no_wait_for_a_free_slot_wide", ROWSPLIT, "      if (tile) load.wait_empty(c.shared + BAR_EMPTY);\n", ""},
   {"no_wait_for_free_scores", ROWSPLIT, "    if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);\n", ""},
   {"no_wait_for_free_weights", ROWSPLIT, "    if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);\n",
    ""},
-  {"wrong_phase", ROWSPLIT, "{ mbarrier_wait(bars + at * 8, parity); }", "{ mbarrier_wait(bars + at * 8, parity ^ 1); }"},
+  {"cp_async_arrives_early", ROWSPLIT, "  cp_async_mbarrier_arrive(full);\n", "  mbarrier_arrive(full);\n"},
+  {"cp_async_counts_warps", ROWSPLIT, "LOADERS * (CP_ASYNC ? 32 : 1)", "LOADERS"},
+  {"cp_async_rope_as_a_whole", ROWSPLIT, "kv_apart(p) && chunk * 16 >= LATENT_BYTES", "false"},
+  {"wrong_phase", ROLES, "{ mbarrier_wait(bars + at * 8, parity); }", "{ mbarrier_wait(bars + at * 8, parity ^ 1); }"},
   {"no_cta_barrier", ROWSPLIT, "  barrier_sync(0, THREADS);\n", ""},
   {"no_barrier_before_the_store", ROWSPLIT, "  mbarrier_wait(c.shared + BAR_FINAL, 0);\n", ""},
-  {"no_barrier_between_poison_flags", ROWSPLIT, "      barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);\n", ""},
-  {"poison_flags_without_turns", ROWSPLIT, "POISON_FLAGS + (tile & 1) * 8;", "POISON_FLAGS;"},
-  {"no_warp_sync_in_the_store", ROWSPLIT, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
-  {"no_fence_after_cleaning", ROWSPLIT, "  fence_proxy_async();  // the slot's next load comes",
+  {"no_barrier_between_poison_flags", SOFTMAX_TILE, "  barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);\n", ""},
+  {"poison_flags_without_turns", SOFTMAX_TILE, "POISON_FLAGS + (tile & 1) * 8;", "POISON_FLAGS;"},
+  {"no_warp_sync_in_the_store", ROLES, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
+  {"no_fence_after_cleaning", SOFTMAX, "  if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes",
    "  // the slot's next load comes"},
   {"wrong_byte_count", ROWSPLIT, "mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES)",
    "mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES - 16)"},
@@ -59,11 +65,11 @@ static const fault faults[] = {
   {"no_safe_token", ROWSPLIT, "  if (token >= c.tiles.end) entry = l.safe_entry, token = tile_token(c, 0);\n", ""},
   {"table_by_row", REQUEST, "p.block_table + r.index * p.block_table_stride",
    "p.block_table + r.first_row * p.block_table_stride"},
-  {"rows_of_the_next_group_written", ROWSPLIT, "if (row < c.rows) stg_cg_v4", "stg_cg_v4"},
+  {"rows_of_the_next_group_written", ROLES, "if (row < c.rows) stg_cg_v4", "stg_cg_v4"},
   // Masks.
   {"mask_off_by_one", REQUEST, "last >= 31 ? ~0u : (2u << last) - 1;", "last >= 31 ? ~0u : (1u << last) - 1;"},
   {"mask_one_too_many", REQUEST, "chain_bits(node - base)", "chain_bits(node - base + 1)"},
-  {"prefix_edge_off_by_one", ROWSPLIT, "(((1u << -column) - 1) & prefix)) & own;",
+  {"prefix_edge_off_by_one", SOFTMAX, "(((1u << -column) - 1) & prefix)) & own;",
    "(((1u << -column) - 1) >> 1 & prefix)) & own;"},
   {"root_never_seen", REQUEST, "at = parent < at ? parent : -1;", "at = parent < at && parent ? parent : -1;"},
   {"dead_rows_ignored", REQUEST, "  if (p.mask_kind == DW_P_MASK_PARENTS) return ldg", "  if (false) return ldg"},
@@ -73,11 +79,11 @@ static const fault faults[] = {
   {"bytes_of_the_prefix", REQUEST, "(r.prefix + r.nodes) + r.prefix", "(r.prefix + r.nodes)"},
   {"matrix_of_the_first_request", REQUEST, "r.index * p.mask_request_stride + node", "node"},
   // Windows.
-  {"window_off_by_one", ROWSPLIT, ": node_position(p, c.request, node)) - window(p) + 1;",
+  {"window_off_by_one", SOFTMAX, ": node_position(p, c.request, node)) - window(p) + 1;",
    ": node_position(p, c.request, node)) - window(p);"},
-  {"window_shows_the_prefix", ROWSPLIT, "window(p) ? tokens_from(x.first, t0) : ~0u;", "~0u;"},
+  {"window_shows_the_prefix", SOFTMAX, "window(p) ? tokens_from(x.first, t0) : ~0u;", "~0u;"},
   {"window_of_another_row", ROWSPLIT, "TAIL && y.first > x.first ? y.first : x.first", "x.first"},
-  {"window_shows_all_drafts", ROWSPLIT, "first > c.request.prefix) mask = window_drafts", "false) mask = window_drafts"},
+  {"window_shows_all_drafts", SOFTMAX, "first > c.request.prefix) mask = window_drafts", "false) mask = window_drafts"},
   {"window_counts_the_node_itself", REQUEST, "  drafts &= ~(1ull << node);\n", ""},
   {"window_without_positions", REQUEST, "u64 drafts) {\n  if (p.positions) return", "u64 drafts) {\n  if (false) return"},
   {"window_skips_a_tile_too_many", "schedule.cuh", "? first / TILE : 0", "? first / TILE + 1 : 0"},
@@ -96,9 +102,9 @@ static const fault faults[] = {
   {"drafts_elsewhere_counted", REQUEST, "lengths_with_drafts(p) || drafts_elsewhere(p) ? len", "lengths_with_drafts(p) ? len"},
   // Numbers.
   {"output_never_rescaled", ROWSPLIT, "  if (!first && (flags.x", "  if (false && (flags.x"},
-  {"sums_never_rescaled", ROWSPLIT, "    x.sum[i] *= factor;\n", ""},
+  {"sums_never_rescaled", SOFTMAX, "    x.sum[i] *= factor;\n", ""},
   {"lse_always_base_2", REQUEST, "lse_base2 * p.lse_factor", "lse_base2"},
-  {"poison_not_cleaned", ROWSPLIT, "      if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);\n", ""},
+  {"poison_not_cleaned", SOFTMAX_TILE, "  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);\n", ""},
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
   {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
@@ -244,6 +250,7 @@ typedef struct trial {
 #define R2 "family=rowsplit,n_tiles=2,combine=few,combine_splits=2"
 #define R3 "family=rowsplit,n_tiles=3,combine=few,combine_splits=8"
 #define R5 "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
+#define RA "family=rowsplit,n_tiles=3,cp_async=1,combine=few,combine_splits=2"
 #define G1 "family=grouped,n_tiles=1,combine=few,combine_splits=2"
 #define G2 "family=grouped,n_tiles=2,combine=few,combine_splits=4"
 #define G4 "family=grouped,n_tiles=4,combine=few,combine_splits=4"
@@ -252,6 +259,7 @@ typedef struct trial {
 #define CHAIN_CSR DW_MASK_NONE, DW_CSR
 static const trial trials[] = {
   {SHAPE ",page=16", R2, {250, 37, 64}, {9, 4, 7}, PARENTS, 9, 0, 0},
+  {SHAPE, RA, {250, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, PARTS},
   {SHAPE, R5, {250, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 64, PREFIX_ONLY},
   {SHAPE, R3, {300, 250, 20}, {0}, CHAIN, 1, 0, SHORT},
   {"mla:h=2,t=64,qk=192,v=128", R2, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},

@@ -89,8 +89,8 @@ static void check_far(const char *text, const char *variant, dw__planes planes, 
   for (int t = 0; t < all; t++)
     for (int h = 0; h < shape.kv_heads; h++) {
       int64_t slot = (int64_t)place(t / page) * page + t % page;
-      memcpy(pool[0] + (size_t)dw__plane_place(&shape, &plane[0], slot, h) * each, dw__oracle_key(&shape, &problem->args, 0, t, h),
-             (size_t)plane[0].size * each);
+      memcpy(pool[0] + (size_t)dw__plane_place(&shape, &plane[0], slot, h) * each,
+             dw__oracle_key(&shape, &problem->args, 0, t, h), (size_t)plane[0].size * each);
       memcpy(pool[1] + (size_t)dw__plane_place(&shape, &plane[1], slot, h) * each,
              dw__oracle_value(&shape, &problem->args, 0, t, h), (size_t)plane[1].size * each);
     }

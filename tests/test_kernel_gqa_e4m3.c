@@ -98,7 +98,8 @@ static void codes_are_returned_exactly(void **state) {
     for (int k = 0; k < 4 * 256; k++) {
       float stored = dw__to_float(DW_E4M3, element(problem, true, 0, 0, k % 256)), found;
       memcpy(&found, r.out + 4 * k, sizeof found);
-      if (found != stored / 2) fail_msg("%s: element %d: %g, not %g", all_variants[i / 2], k, (double)found, (double)stored / 2);
+      if (found != stored / 2)
+        fail_msg("%s: element %d: %g, not %g", all_variants[i / 2], k, (double)found, (double)stored / 2);
     }
     kt_drop(&r);
     dw__problem_free(problem);
@@ -244,8 +245,8 @@ static void a23_unequal_widths(void **state) {
   static const int prefix[12] = {17, 17, 5, 300, 17, 0, 17, 17, 31, 17, 17, 17};
   for (int batch = 1; batch <= 12; batch += 11)
     for (int i = 0; i < 2; i++) {
-      dw__problem_spec spec = spec_of(i ? "gqa:h=4,hk=4,t=37,qk=64,v=96,kv=e4m3" : "gqa:h=4,hk=4,t=37,qk=192,v=128,kv=e4m3", batch, prefix,
-                                      NULL, DW_MASK_BYTES_QLEN);
+      dw__problem_spec spec = spec_of(i ? "gqa:h=4,hk=4,t=37,qk=64,v=96,kv=e4m3" : "gqa:h=4,hk=4,t=37,qk=192,v=128,kv=e4m3",
+                                      batch, prefix, NULL, DW_MASK_BYTES_QLEN);
       check_spec(&spec, i ? EIGHT : FOUR, batch == 1 ? 0 : 48);
     }
 }
@@ -254,7 +255,8 @@ static void a25_window_and_tree(void **state) {
   (void)state;
   static const int prefix[] = {300, 90};
   for (int i = 0; i < 6; i++) {
-    dw__problem_spec spec = spec_of("gqa:h=64,hk=8,t=4,d=64,kv=e4m3", 2, prefix, NULL, i % 2 ? DW_MASK_BYTES_FULL : DW_MASK_PARENTS);
+    dw__problem_spec spec =
+      spec_of("gqa:h=64,hk=8,t=4,d=64,kv=e4m3", 2, prefix, NULL, i % 2 ? DW_MASK_BYTES_FULL : DW_MASK_PARENTS);
     spec.tree = i % 2 ? DW__TREE_STAR : DW__TREE_RANDOM;
     spec.window = (const int[]){128, 1, 31, 2, 33, 290}[i];
     spec.positions = i % 3;
@@ -294,7 +296,7 @@ static void check_chosen(const char *text, int batch, const int *prefix, dw_mask
 static void a30_every_group_and_dimension(void **state) {
   (void)state;
   static const int prefix[] = {130, 17};
-  static const char *const shapes[] = {"h=64,hk=4,t=8,d=128,page=16", "h=5,hk=1,t=9,d=96",           "h=12,hk=2,t=4,d=64,page=64",
+  static const char *const shapes[] = {"h=64,hk=4,t=8,d=128,page=16", "h=5,hk=1,t=9,d=96",         "h=12,hk=2,t=4,d=64,page=64",
                                        "h=7,hk=1,t=9,d=256",          "h=8,hk=8,t=9,qk=192,v=128", "h=2,hk=1,t=17,qk=32,v=160"};
   for (int i = 0; i < COUNT(shapes) * 2; i++) {
     char text[96];
@@ -349,11 +351,12 @@ static void a38_scaled_prefix_and_plain_drafts(void **state) {
         const size_t each = dw__dtype_size(shape->kv);
         double score = 0;
         for (size_t d = 0; d < D; d++)
-          score += (double)dw__to_float(DW_BF16, (const uint16_t *)pool->args.q + (size_t)vector * D + d) * (t < prefix ? 0.5 : 1) *
-                   (double)dw__to_float(shape->kv, k + d * each);
+          score += (double)dw__to_float(DW_BF16, (const uint16_t *)pool->args.q + (size_t)vector * D + d) *
+                   (t < prefix ? 0.5 : 1) * (double)dw__to_float(shape->kv, k + d * each);
         double weight = exp(score * (double)pool->args.softmax_scale);
         sum += weight;
-        for (size_t d = 0; d < D; d++) exact[d] += weight * (t < prefix ? 2 : 1) * (double)dw__to_float(shape->kv, v + d * each);
+        for (size_t d = 0; d < D; d++)
+          exact[d] += weight * (t < prefix ? 2 : 1) * (double)dw__to_float(shape->kv, v + d * each);
       }
       double most = fmax((double)a.lse[vector], (double)b.lse[vector]), x = exp((double)a.lse[vector] - most),
              y = exp((double)b.lse[vector] - most);

@@ -27,6 +27,7 @@ static const char *const family_names[] = {"plain_reference", "plain_split", "gr
   X(SETMAXNREG, 0, 1)                                                               \
   X(WIDE_TILE, 0, 1)                                                                \
   X(E4M3_MMA, 0, 1)                                                                 \
+  X(CP_ASYNC, 0, 1)                                                                 \
   X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                        \
   X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                 \
   X(TYPE, 0, 1, 2, 3)      /* index into types */
@@ -156,6 +157,7 @@ static dw_variant variant_of(const choice *c) {
   v.setmaxnreg = GET(c, SETMAXNREG);
   v.wide_tile = GET(c, WIDE_TILE);
   v.e4m3_mma = GET(c, E4M3_MMA);
+  v.cp_async = GET(c, CP_ASYNC);
 #endif
   if (family == DW_REFERENCE) return v;
   v.combine = GET(c, COMBINE);
@@ -204,7 +206,8 @@ static double cost_of(const choice *c) {  // row-tokens of the widest record
 // Values that mean nothing beside others take one form. False: no such case.
 static bool settle(choice *c, double most_cost) {
 #ifndef TEST_GQA
-  if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0), SET(c, WIDE_TILE, 0);
+  if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0), SET(c, WIDE_TILE, 0), SET(c, CP_ASYNC, 0);
+  if (GET(c, SETMAXNREG)) SET(c, CP_ASYNC, 0);
   if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0);
   if (!GET(c, WIDE_TILE)) SET(c, E4M3_MMA, 0);
   if (records[GET(c, RECORD)][0] == records[GET(c, RECORD)][1]) SET(c, Q_ROPE, 0), SET(c, KV_ROPE, 0);

@@ -1,5 +1,5 @@
 // test_resources SHAPE: the kernels of every variant that the rule table can return for the shape, each once, the main ones also checked
-// and without setmaxnreg, compiled, and their resources held against what the design promises: shared memory inside the target's limit
+// and without setmaxnreg; test_resources --choice SHAPE...: the rule table's choice for each. Compiled, and their resources held against what the design promises: shared memory inside the target's limit
 // (its prediction is a static_assert of the source), no spills, no stack, no call into the driver; and, where nvdisasm is on the path,
 // the instructions it is meant to be made of.
 #include <stdio.h>
@@ -70,7 +70,8 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
     expect(s.ublkcp == 0, name, "UBLKCP, none expected", s.ublkcp);
     return;
   }
-  expect(s.ublkcp > 0, name, "UBLKCP, some expected", s.ublkcp);
+  expect((s.ublkcp > 0) == !variant->cp_async, name, "UBLKCP, as the variant says", s.ublkcp);
+  expect((s.ldgsts > 0) == variant->cp_async, name, "LDGSTS, as the variant says", s.ldgsts);
   expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
   expect((s.unpack > 0) == (shape->kv == DW_E4M3), name, "F2FP, as the KV's type says", s.unpack);
   // Dozens are a sign that the compiler holds the roles for divergent branches; such code is a tenth slower.
@@ -108,18 +109,68 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
   dw_cubin_free(cubin);
 }
 
+// The kernels of every variant that the rule table can return.
+static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name, bool disassembler) {
+  dw_variant variant;
+  // The main kernel's code does not depend on how partial results are merged, nor the merge's on the main kernel: a variant is left
+  // out if both of its kernels were looked at in others.
+  size_t count = 0, looked_at = 0;
+  unsigned mains = 0, others = 0;  // bit n_tiles + 8 x call; bit n_tiles
+  uint64_t merges[2] = {0, 0};     // of each call; bit splits / 8 + 20, or 48 + splits / 2 for few
+  while (dw_variant_enumerate(shape, count, &variant) == DW_OK) {
+    const unsigned main_bit = 1U << (variant.n_tiles + 8 * variant.call), tiles_bit = 1U << variant.n_tiles;
+    const int few = variant.combine == DW_COMBINE_FEW;
+    const uint64_t merge_bit = 1ULL << (few ? 48 + variant.combine_splits / 2 : 20 + variant.combine_splits / 8);
+    count++;
+    if (mains & main_bit && merges[variant.call] & merge_bit) continue;
+    mains |= main_bit;
+    merges[variant.call] |= merge_bit;
+    check_variant(ctx, shape, &variant, disassembler);
+    looked_at++;
+    if (others & tiles_bit) continue;
+    others |= tiles_bit;
+    // The same checked, and, for plain sm_120, without setmaxnreg.
+    dw_variant other = variant;
+    other.checked = 1;
+    check_variant(ctx, shape, &other, disassembler);
+    if (variant.family == DW_GROUPED) {  // what takes the most registers
+      other.window = other.soft_cap = 1;
+      check_variant(ctx, shape, &other, disassembler);
+    }
+    other = variant;
+    other.e4m3_mma = other.wide_tile && shape->target >= 120;
+    if (other.e4m3_mma) check_variant(ctx, shape, &other, disassembler);
+    other = variant;
+    other.setmaxnreg = 0;
+    other.wide_tile &= other.n_tiles < 5;  // as the rule table has it
+    if (variant.setmaxnreg && dw_variant_applicable(shape, &other, NULL) == DW_OK)
+      check_variant(ctx, shape, &other, disassembler);
+  }
+  expect(looked_at > 1, name, "variants", (long)looked_at);
+  printf("%s: %zu of %zu variants, %d failures\n", name, looked_at, count, failures);
+}
+
+static void check_choice(dw_ctx *ctx, const dw_shape *shape, const char *name, bool disassembler) {
+  const dw_bounds bounds = {.size = sizeof bounds, .batch = 8, .kv_len = 200000};
+  dw_variant variant;
+  dw_error error = {0};
+  printf("%s\n", name);
+  if (dw_variant_choose(shape, &bounds, &variant, &error) == DW_OK) check_variant(ctx, shape, &variant, disassembler);
+  else expect(false, name, error.message, 0);
+  dw_error_clear(&error);
+}
+
 int main(int argc, char **argv) {
+  const bool choice = argc > 1 && strcmp(argv[1], "--choice") == 0;
   dw_options options = {.size = sizeof options, .cache_dir = TEST_BINARY_DIR "/test_resources_cache"};
   dw_error error = {0};
   dw_ctx *ctx = NULL;
-  dw_shape shape;
-  if (argc != 2) return 2;
-  if (dw_ctx_create(&options, &ctx, &error) || dw_shape_parse(argv[1], &shape, &error)) {
+  dw__nvrtc *nvrtc = NULL;
+  if (argc < 2 + choice) return 2;
+  if (dw_ctx_create(&options, &ctx, &error)) {
     printf("%s\n", error.message);
     return 1;
   }
-  dw_variant variant;
-  dw__nvrtc *nvrtc = NULL;
   if (dw__nvrtc_open(NULL, &nvrtc, &error) != DW_OK) {
     printf("SKIP test_resources: %s\n", error.message);
     dw_error_clear(&error);
@@ -129,42 +180,12 @@ int main(int argc, char **argv) {
   dw__nvrtc_close(nvrtc);
   const bool disassembler = have_nvdisasm();
   if (!disassembler) printf("SKIP test_resources/sass: no nvdisasm on the path\n");
-  // The main kernel's code does not depend on how partial results are merged, nor the merge's on the main kernel: a variant is left
-  // out if both of its kernels were looked at in others.
-  size_t count = 0, looked_at = 0;
-  unsigned mains = 0, others = 0;  // bit n_tiles + 8 x call; bit n_tiles
-  uint64_t merges[2] = {0, 0};     // of each call; bit splits / 8 + 20, or 48 + splits / 2 for few
-  while (dw_variant_enumerate(&shape, count, &variant) == DW_OK) {
-    const unsigned main_bit = 1U << (variant.n_tiles + 8 * variant.call), tiles_bit = 1U << variant.n_tiles;
-    const int few = variant.combine == DW_COMBINE_FEW;
-    const uint64_t merge_bit = 1ULL << (few ? 48 + variant.combine_splits / 2 : 20 + variant.combine_splits / 8);
-    count++;
-    if (mains & main_bit && merges[variant.call] & merge_bit) continue;
-    mains |= main_bit;
-    merges[variant.call] |= merge_bit;
-    check_variant(ctx, &shape, &variant, disassembler);
-    looked_at++;
-    if (others & tiles_bit) continue;
-    others |= tiles_bit;
-    // The same checked, and, for plain sm_120, without setmaxnreg.
-    dw_variant other = variant;
-    other.checked = 1;
-    check_variant(ctx, &shape, &other, disassembler);
-    if (variant.family == DW_GROUPED) {  // what takes the most registers
-      other.window = other.soft_cap = 1;
-      check_variant(ctx, &shape, &other, disassembler);
-    }
-    other = variant;
-    other.e4m3_mma = other.wide_tile && shape.target >= 120;
-    if (other.e4m3_mma) check_variant(ctx, &shape, &other, disassembler);
-    other = variant;
-    other.setmaxnreg = 0;
-    other.wide_tile &= other.n_tiles < 5;  // as the rule table has it
-    if (variant.setmaxnreg && dw_variant_applicable(&shape, &other, NULL) == DW_OK)
-      check_variant(ctx, &shape, &other, disassembler);
+  for (int i = 1 + choice; i < argc; i++) {
+    dw_shape shape;
+    if (dw_shape_parse(argv[i], &shape, &error)) expect(false, argv[i], error.message, 0);
+    else (choice ? check_choice : check_variants)(ctx, &shape, argv[i], disassembler);
+    dw_error_clear(&error);
   }
-  expect(looked_at > 1, argv[1], "variants", (long)looked_at);
-  printf("%s: %zu of %zu variants, %d failures\n", argv[1], looked_at, count, failures);
   dw_ctx_destroy(ctx);
   return failures != 0;
 }

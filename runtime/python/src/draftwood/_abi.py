@@ -158,6 +158,7 @@ class Variant(Structure):
         ("checked", c_int),
         ("wide_tile", c_int),
         ("e4m3_mma", c_int),
+        ("cp_async", c_int),
         ("window", c_int),
         ("soft_cap", c_int),
         ("q_rope", c_int),

@@ -1,0 +1,221 @@
+// What the kernels with warp roles share: turns at slots and buffers, the work of a CTA, its table entries, its rows of q. The family
+// has set its layout before (warps of each role, SLOTS, K_STEPS, offsets); how a tile is loaded it says itself.
+#pragma once
+
+// Whose turn it is among N slots or buffers used in rotation. The k-th use of one completes phase k of its full barrier and of its
+// empty barrier, and waiters look at the parity. A writer waits for the phase before its own to be emptied, from the second use on.
+template <int N>
+struct Turn {
+  int at = 0;
+  u32 parity = 0;
+  DEV void next() {
+    at = at == N - 1 ? 0 : at + 1;
+    if (at == 0) parity ^= 1;
+  }
+  DEV void wait_full(smem_addr bars) const { mbarrier_wait(bars + at * 8, parity); }
+  DEV void wait_empty(smem_addr bars) const { mbarrier_wait(bars + at * 8, parity ^ 1); }
+  DEV void arrive(smem_addr bars) const { mbarrier_arrive(bars + at * 8); }
+};
+
+// What a CTA is to do, known to all roles after the prologue.
+struct Cta {
+  Request request;
+  Tiles tiles;
+  int slot;             // of its partial results
+  int first_row, rows;  // of the request
+  smem_addr shared;
+};
+
+DEV int tile_token(const Cta &c, int tile) { return c.tiles.first + tile * c.tiles.stride; }
+
+// ---- table entries --------------------------------------------------------------------------------------------
+// A loader warp owns TILE / LOADERS tokens of every tile. Its lanes hold the table entries of the next ENTRY_TILES tiles, one
+// (tile, token) a lane, read that many tiles ahead.
+constexpr int OWN_TOKENS = TILE / LOADERS;
+constexpr int ENTRY_TILES = 32 / OWN_TOKENS;
+
+DEV bool is_loader(u32 warp) { return warp >= FIRST_LOADER_WARP && warp < FIRST_LOADER_WARP + LOADERS; }
+
+struct Loader {
+  int entries, next_entries;
+  int safe_entry;  // of the range's first token, which stands in for those past the end
+};
+DEV int loader_first_token() { return (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS; }  // within a tile
+
+DEV int loader_lane_token(const Tiles &tiles, int tile0) {
+  const int lane = lane_id();
+  return tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride + loader_first_token() + lane % OWN_TOKENS;
+}
+// Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. Under CSR only tokens that exist may be looked up.
+DEV int loader_entries(const dw_params &p, const Request &r, const Tiles &tiles, int tile0) {
+  const int t = loader_lane_token(tiles, tile0);
+  return by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
+}
+// The first entries, asked for before anything is known of the lengths (block table): a load that waits for another costs 0.5 us
+// at kernel start.
+DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, Loader &l) {
+  l.entries = loader_entries(p, r, tiles, 0);
+  const int t = tiles.first;
+  l.safe_entry = by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
+}
+// What is left to ask for before the ring can be filled.
+DEV void loader_begin(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
+  if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
+  l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, c.tiles, ENTRY_TILES) : 0;
+}
+// A lane's token of a tile, and its entry. A token past the range's end is to be replaced by the first, whose entry is `safe_entry`.
+DEV int loader_token(const Cta &c, int tile) { return tile_token(c, tile) + loader_first_token() + lane_id() % OWN_TOKENS; }
+DEV int loader_entry(const Loader &l, int tile) { return shuffle((u32)l.entries, tile % ENTRY_TILES * OWN_TOKENS + lane_id() % OWN_TOKENS); }
+DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring);
+DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
+  if (tile % ENTRY_TILES) return;
+  l.entries = l.next_entries;
+  if (tile + ENTRY_TILES < c.tiles.count) l.next_entries = loader_entries(p, c.request, c.tiles, tile + ENTRY_TILES);
+}
+
+DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
+  Turn<SLOTS> ring;
+#pragma unroll 1
+  for (int tile = 0; tile < c.tiles.count; tile++) {
+    if (tile) loader_advance(p, c, l, tile);
+    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);
+    load_tile(p, c, l, tile, ring);
+  }
+}
+
+constexpr int AHEAD = 3;  // ldmatrix fragments in flight before their mma
+
+// ---- q --------------------------------------------------------------------------------------------------------
+// What a score warp needs of q: NT tiles of 8 rows, K_STEPS steps of 16 dimensions.
+template <int NT>
+struct Query {
+  u32 b[K_STEPS][NT][2];  // B fragments
+  u32x4 raw[NT][K_STEPS / 2];  // not with KV in e4m3
+};
+
+struct QueryRow {
+  const u8 *row;
+  s64 shift;  // of the elements from V on
+  DEV const u8 *at(int byte) const { return row + byte + (byte >= V * 2 ? shift : 0); }
+};
+// Row l / 4 of tile `tile` of the CTA. Rows past the last repeat it; nothing of theirs is stored.
+DEV QueryRow query_row(const dw_params &p, const Cta &c, int tile) {
+  const int row = tile * 8 + (lane_id() >> 2), real_row = c.first_row + (row < c.rows ? row : c.rows - 1);
+  return QueryRow{(const u8 *)p.q + 2 * q_offset(p, c.request, real_row), q_rope_shift(p, c.request, real_row)};
+}
+// Q is asked for first and turned into fragments later: a warp load covers 64 bytes of eight rows, which are two k-steps. Word
+// 4 j + l % 4 of the 16 words is register j of lane l after this.
+template <int NT>
+DEV void query_transpose(Query<NT> &q) {
+#pragma unroll
+  for (int t = 0; t < NT; t++)
+#pragma unroll
+    for (int i = 0; i < K_STEPS / 2; i++) {
+      transpose_quad(q.raw[t][i]);
+      q.b[2 * i][t][0] = q.raw[t][i].x;
+      q.b[2 * i][t][1] = q.raw[t][i].y;
+      q.b[2 * i + 1][t][0] = q.raw[t][i].z;
+      q.b[2 * i + 1][t][1] = q.raw[t][i].w;
+    }
+}
+
+// ---- output ---------------------------------------------------------------------------------------------------
+// An output warp has V_EACH dimensions (V_TILES mma row tiles) of all query rows. Lane l holds of o[m][t]: dimensions
+// 16 m + l / 4 (+ 8), query rows 8 t + 2 (l % 4) (+ 1).
+template <int NT>
+struct Output {
+  float o[V_TILES][NT][4];
+  DEV Output() {
+#pragma unroll
+    for (int m = 0; m < V_TILES; m++)
+#pragma unroll
+      for (int t = 0; t < NT; t++) o[m][t][0] = o[m][t][1] = o[m][t][2] = o[m][t][3] = 0.f;
+  }
+};
+
+DEV int output_warp() { return warp_id() - FIRST_OUTPUT_WARP; }
+// [token][dim] tile read as A^T by ldmatrix.trans: matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15).
+DEV smem_addr value_fragment(const Cta &c, int slot) {
+  const u32 l = lane_id();
+  return c.shared + RING + slot * SLOT_BYTES + ((l & 7) + (l >> 4) * 8) * TOKEN_STRIDE + (l >> 3 & 1) * 16 +
+         output_warp() * V_EACH * 2;
+}
+
+// Of a CTA's first row among the partial results.
+DEV s64 partial_row(const dw_params &p, const Cta &c) { return (s64)c.slot * p.rows + c.first_row; }
+// Normalised fp16 rows through the ring to the workspace, 16 bytes a lane; a warp stages and stores its own dimensions. The CTA has
+// those of V from `first_dim` on.
+template <int NT>
+DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Output<NT> &out) {
+  const u32 l = lane_id();
+  const smem_addr stage = c.shared + RING + output_warp() * V_EACH * 2;
+  const smem_addr final = c.shared + FINAL;
+  {
+    const smem_addr at = stage + (l & 7) * OUT_STRIDE + (l >> 3) * 16;
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+      const f32x2 scale = lds_f32x2(final + (t * 8 + 2 * (l & 3)) * 4);
+      if (KV_E4M3) {
+        const smem_addr pairs = stage + (t * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
+#pragma unroll
+        for (int m = 0; m < V_TILES; m++) store_pairs(pairs + m * 32, OUT_STRIDE, out.o[m][t], scale);
+        continue;
+      }
+      if (CP_ASYNC) {
+        const smem_addr row = stage + (t * 8 + (l >> 2)) * OUT_STRIDE + (l & 3) * 4;
+#pragma unroll
+        for (int m = 0; m < V_TILES; m++) {
+          const float(&x)[4] = out.o[m][t];
+          sts_u32(row + m * 32, movmatrix_trans(pack_f16x2(x[0] * scale.x, x[1] * scale.y)));
+          sts_u32(row + m * 32 + 16, movmatrix_trans(pack_f16x2(x[2] * scale.x, x[3] * scale.y)));
+        }
+        continue;
+      }
+#pragma unroll
+      for (int m = 0; m < V_TILES; m += 2) {
+        const float(&x)[4] = out.o[m][t], (&y)[4] = out.o[m + 1][t];
+        const u32 r[4] = {pack_f16x2(x[0] * scale.x, x[1] * scale.y), pack_f16x2(x[2] * scale.x, x[3] * scale.y),
+                          pack_f16x2(y[0] * scale.x, y[1] * scale.y), pack_f16x2(y[2] * scale.x, y[3] * scale.y)};
+        stmatrix_x4_trans(at + t * 8 * OUT_STRIDE + m * 32, r);
+      }
+    }
+  }
+  sync_warp();
+  constexpr int LANES = V_EACH / 8;  // that store one row
+  const s64 first = partial_row(p, c);
+  u8 *to = (u8 *)p.partial + (first * V + first_dim + output_warp() * V_EACH + l % LANES * 8) * 2;
+#pragma unroll 4
+  for (int row0 = 0; row0 < 8 * NT; row0 += 32 / LANES) {
+    const int row = row0 + l / LANES;
+    const u32x4 v = lds_u32x4(stage + row * OUT_STRIDE + l % LANES * 16);
+    if (row < c.rows) stg_cg_v4(to + (s64)row * V * 2, v);
+  }
+  if (LSE_IN_FINAL && output_warp() == 0)
+    for (int row = l; row < c.rows; row += 32) stg_cg_f32(p.partial_lse + first + row, lds_f32(final + (ROWS + row) * 4));
+}
+
+// ---- the start of a CTA: see dw_verify in rowsplit.cuh --------------------------------------------------------
+// Functions of their own and no larger ones: in one, or with a return in its middle, the compiler no longer sees that warps do not diverge
+// (spills), or orders registers otherwise.
+DEV void init_barriers(smem_addr shared);
+// The first table entries, asked for before it is known what there is to do.
+DEV void loader_guess(const dw_params &p, const Work &guess, Cta &c, Loader &l) {
+  c.request.index = guess.request;
+  loader_start(p, c.request, find_tiles(p, guess, 0, 0), l);
+}
+// Are they the right ones?
+DEV bool guessed_right(const dw_params &p, const Work &guess, const Work &work) {
+  return !window(p) && work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
+}
+DEV void take_work(const dw_params &p, const Work &guess, int guess_len, const Work &work, Cta &c) {
+  c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
+  c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
+  c.slot = work.share.first_slot + work.range;
+}
+// Of row group `group` of `groups`; its row tiles.
+DEV int take_rows(const dw_params &p, int groups, int group, Cta &c) {
+  const int nt = group_tiles(p, c.request.rows(), groups, group, &c.first_row);
+  c.first_row *= 8;
+  c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
+  return nt;
+}

@@ -1,0 +1,37 @@
+// From the scores of a lane's two rows to weights, factors and sums: the middle of a softmax loop's body, with y where there is a TAIL of
+// rows. Text and no function, or the compiler puts the instructions of a tile into another order (the measured one is this).
+softmax_mask(p, c, cap, x, t0, edge);
+if (TAIL) softmax_mask(p, c, cap, y, t0, edge);
+if (edge) {
+  // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
+  const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
+  if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u16(flags + warp * 2, 1);
+  barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
+  const f32x2 f = lds_f32x2(flags);
+  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
+}
+float weights_x[x.ALL], weights_y[y.ALL], factor_x = 1.f, factor_y = 1.f;
+softmax_weights(x, weights_x);  // while the votes are on their way
+if (TAIL) softmax_weights(y, weights_y);
+const bool far = WITH_SOFT_CAP && (x.far || (TAIL && y.far));
+bool grow_x = vote_any(far || (has_x && largest(x.s) > x.max)), grow_y = TAIL && vote_any(largest(y.s) > y.max);
+if (WITH_SOFT_CAP && grow_x) {
+  if (vote_any(far)) {
+    softmax_cap(p, cap, x);
+    softmax_weights(x, weights_x);
+    if (TAIL) softmax_cap(p, cap, y);
+    if (TAIL) softmax_weights(y, weights_y);
+    grow_y = TAIL && vote_any(largest(y.s) > y.max);
+  }
+  grow_x = vote_any(has_x && largest(x.s) > x.max);
+}
+if (grow_x) {
+  factor_x = softmax_grow(x);
+  softmax_weights(x, weights_x);
+}
+if (grow_y) {
+  factor_y = softmax_grow(y);
+  softmax_weights(y, weights_y);
+}
+softmax_add(x, weights_x);
+if (TAIL) softmax_add(y, weights_y);
