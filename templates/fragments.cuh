@@ -69,8 +69,8 @@ DEV u32 narrow_query(u32 w, u32 base) {  // base: in both halves, x 128
 DEV float narrow_unit(u32 most) { return bits_to_float((query_base(most) + 15) << 23); }  // what 1 stands for
 
 // Weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With products in e4m3 they are 2^8
-// times as large and, as q, the sum of two parts.
-constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_E4M3 ? 15.f : 0.f;
+// times as large and, as q, the sum of two parts; with records 2^14 times.
+constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_RECORD ? 14.f : KV_E4M3 ? 15.f : 0.f;
 
 DEV u32 finite_bytes(u32 w) {
 #pragma unroll

@@ -26,13 +26,13 @@ constexpr int V_WARPS = V % 64 ? 2 : 4;  // warps that share the dimensions; the
 constexpr int V_EACH = V / V_WARPS, V_TILES = V_EACH / 16;
 constexpr int OUT_PARTS = WARPS / V_WARPS, OUT_TILES = (N_TILES + OUT_PARTS - 1) / OUT_PARTS;
 
-constexpr int TOKEN_BYTES = (QK + V) * KV_BYTES;  // both
+constexpr int KEY_VALUE_BYTES = (QK + V) * KV_BYTES;  // both
 constexpr int K_CHUNKS = QK * KV_BYTES / 16, V_CHUNKS = V * KV_BYTES / 16;  // of 16 bytes a token
 constexpr int K_BYTES = STEP * QK * KV_BYTES, V_BYTES = STEP * V * KV_BYTES;
 constexpr int WEIGHT_STRIDE = STEP * 2 + 16;  // a row of weights: 16 more than a multiple of 32, so ldmatrix has no conflicts
 constexpr int OUT_STRIDE = V * 2 + 16;        // a row of finished output, staged in the rings
-constexpr int ADDRESS_STEPS = TOKEN_BYTES <= 384 ? 8 : 4;  // steps whose tokens' addresses are held, K_SLOTS + 1 at least
-constexpr int CTAS_PER_SM = TOKEN_BYTES <= 640 ? 2 : 1;
+constexpr int ADDRESS_STEPS = KEY_VALUE_BYTES <= 384 ? 8 : 4;  // steps whose tokens' addresses are held, K_SLOTS + 1 at least
+constexpr int CTAS_PER_SM = KEY_VALUE_BYTES <= 640 ? 2 : 1;
 constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
 
 // Byte offsets of the parts of shared memory.
