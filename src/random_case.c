@@ -91,6 +91,7 @@ static void make_gqa(const dw__case_scale *scale, uint64_t *state, dw_shape *sha
   static const int shared[] = {1, 2, 4, 5, 6, 7, 8, 12, 16};
   const int *of = scale->widths || one_in(state, 2) ? vectors[below(state, DW__COUNT(vectors))] : vectors[0];
   shape->attention = DW_GQA;
+  if (shape->kv == DW_RECORD656) shape->kv = DW_E4M3;
   shape->head_dim_qk = of[0];
   shape->head_dim_v = of[1];
   shape->kv_heads = 1 + below(state, least(8, scale->heads));
