@@ -32,9 +32,9 @@ static int shared_limit(const dw_shape *shape) {
 // The layout of templates/rowsplit.cuh in the same order.
 static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) {
   const bool bytes = shape->kv == DW_E4M3, wide = variant->wide_tile;
-  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles == 5 ? 1 : 2;
-  const size_t rows = 8 * (size_t)variant->n_tiles, slots = !bytes ? 4 : wide ? 3 : 6;
-  const size_t ring = slots * halves * 16 * ((size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16);
+  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles > 2 ? 1 : 2;
+  const size_t rows = 8 * (size_t)variant->n_tiles, slots = !bytes ? 4 : !wide ? 6 : variant->n_tiles == 5 ? 7 : 8;
+  const size_t ring = slots * 16 * ((size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16);
   const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
   const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
   const size_t final = 2 * rows * 4 + (bytes && (shape->q == DW_BF16 || variant->e4m3_mma) ? rows * 16 : 0);

@@ -231,13 +231,19 @@ DEV u32 finite_bytes(u32 w) {
     if ((w >> 8 * i & 0x7f) == 0x7f) w &= ~(0xffu << 8 * i);
   return w;
 }
-DEV void clean_tile(const Cta &c, int slot, int thread) {
-  const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
+DEV void clean_slot(const Cta &c, int slot, int thread) {
+  const smem_addr first = c.shared + RING + slot * SLOT_BYTES;
   constexpr int CHUNKS = LATENT_BYTES / 16;
-  for (int i = thread; i < TILE * CHUNKS; i += SOFTMAX_WARPS * 32) {
-    const smem_addr at = tile + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
+  for (int i = thread; i < SLOT_TOKENS * CHUNKS; i += SOFTMAX_WARPS * 32) {
+    const smem_addr at = first + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
     const u32x4 v = lds_u32x4(at);
     sts_u32x4(at, KV_E4M3 ? u32x4{finite_bytes(v.x), finite_bytes(v.y), finite_bytes(v.z), finite_bytes(v.w)} : finite_halves(v));
   }
   if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes through the copy engine
+}
+DEV void clean_tile(const Cta &c, Turn<SLOTS> ring, int thread) {
+  for (int i = 0;; i++, ring.next()) {
+    clean_slot(c, ring.at, thread);
+    if (i == TILE_SLOTS - 1) break;
+  }
 }
