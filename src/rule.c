@@ -71,9 +71,15 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
   return dw__fail_int(e, DW_NOT_APPLICABLE, field, found, allowed, "%s", why);
 }
 
+// With call=table, on sm_120.
+static bool spills_for_tables(const dw_variant *v) { return v->wide_tile && (v->n_tiles == 3 || v->n_tiles == 4); }
+
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
+  if (spills_for_tables(v) && v->call == DW_CALL_TABLE)
+    return dw__fail(e, DW_NOT_APPLICABLE, "call", "table", "any with wide_tile=1 and three or four row tiles",
+                    "the compiler spills what this one needs");
   if (v->wide_tile && s->kv != DW_E4M3) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (s->target < 90 && !v->cp_async)
     return no(e, "cp_async", 0, "1 before sm_90", "bulk copies and what waits for them came with sm_90");
@@ -295,8 +301,10 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   // Registers move between roles where the target can; up to two tiles of rows fit without.
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
   v.cp_async = shape->target < 90;
-  // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers.
+  // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers. Where the load is not long,
+  // what call=table saves at the start is worth more than that.
   v.wide_tile = shape->kv == DW_E4M3 && (v.setmaxnreg || v.n_tiles < 5);
+  if (spills_for_tables(&v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
   if (is_gqa(shape)) {  // as few row groups as there can be, as even as they go
     v.family = DW_GROUPED;
     v.n_tiles = dw__ceil_div(l->row_tiles, dw__ceil_div(l->row_tiles, grouped_tiles(shape)));
@@ -319,7 +327,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   if (s != DW_OK) return s;
   const load l = load_of(shape, &bounds);
   dw_variant v = choose_kernel(shape, &l);
-  v.call = bounds.split_tokens ? DW_CALL_ANY : bounds.call;
+  v.call = bounds.split_tokens || spills_for_tables(&v) ? DW_CALL_ANY : bounds.call;
   dw__variant_add_features(&v, bounds.features);
   if (is_fast(&v)) choose_combine(shape, &l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   s = dw_variant_applicable(shape, &v, e);
