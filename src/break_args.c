@@ -24,7 +24,7 @@ static int below(const spoiler *s, int n) { return dw__random_below(s->state, n)
 static int width_of(const spoiler *s) { return s->args->width ? s->args->width : s->shape->width; }
 static int rope_of(const spoiler *s) { return s->shape->head_dim_qk - s->shape->head_dim_v; }
 static int q_part(const spoiler *s) { return s->args->q_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
-static int kv_part(const spoiler *s) { return s->args->kv_rope ? s->shape->head_dim_v : s->shape->head_dim_qk; }
+static int kv_part(const spoiler *s) { return dw__kv_part(s->shape, s->args->kv_rope); }
 static bool is_gqa(const spoiler *s) { return s->shape->attention == DW_GQA; }
 // Tokens as the strides say or leave it.
 static int64_t kv_token(const spoiler *s) {

@@ -52,7 +52,7 @@ static int print_layout(const asked *want, const char *text) {
   plane planes[2];
   if (dw_shape_parse(text, &shape, &error)) return cli_error(&error);
   const bool latent = shape.attention == DW_MLA;
-  int code = strides(want, &shape, latent ? "latent" : "K", shape.kv_heads * shape.head_dim_qk, &planes[0]);
+  int code = strides(want, &shape, latent ? "latent" : "K", shape.kv_heads * dw__kv_record(&shape), &planes[0]);
   if (code == CLI_GO_ON && !latent) code = strides(want, &shape, "V", shape.kv_heads * shape.head_dim_v, &planes[1]);
   if (code != CLI_GO_ON) return code;
   dw_shape_print(&shape, canonical, sizeof canonical);

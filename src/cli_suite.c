@@ -85,7 +85,7 @@ static dw_shape choose_shape(const asked *want, int seed, uint64_t *state, int s
   if (seed % 16 == 5) shape.page = 16;
   dw_dtype type = seed % 5 == 3 ? DW_F16 : DW_BF16;
   shape.q = shape.kv = type;
-  if (seed % 4 == 1 && !gqa) shape.kv = DW_E4M3;
+  if (seed % 4 == 1 && !gqa) shape.kv = seed % 8 == 5 && type == DW_BF16 ? DW_RECORD656 : DW_E4M3;
   shape.out = dw__random_below(state, 6) == 0 ? DW_F32 : type;
   return shape;
 }
@@ -144,7 +144,7 @@ static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
   spec->sinks = one_in(state, 4);
   const bool gqa = spec->shape.attention == DW_GQA;
   spec->q_rope = !gqa && one_in(state, 4);
-  spec->kv_rope = !gqa && one_in(state, 4);
+  spec->kv_rope = !gqa && one_in(state, 4) && spec->shape.kv != DW_RECORD656;
   spec->planes = (dw__planes)(gqa ? dw__random_below(state, 4) : 0);
   spec->no_lse = one_in(state, 8);
   spec->share = one_in(state, 4);

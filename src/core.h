@@ -68,8 +68,19 @@ int dw__fd_write(int fd, const void *data, size_t size);
 
 double dw__seconds(void);  // monotonic
 
-// Bytes of an element.
-static inline size_t dw__dtype_size(dw_dtype type) { return type == DW_F32 ? 4 : type == DW_E4M3 ? 1 : 2; }
+// Bytes of an element; a record's elements, of which its strides are, are its bytes.
+static inline size_t dw__dtype_size(dw_dtype type) {
+  return type == DW_F32 ? 4 : type == DW_E4M3 || type == DW_RECORD656 ? 1 : 2;
+}
+// DW_RECORD656: where the scales and the rope of a token begin, its bytes, and latents a scale.
+enum { DW__RECORD_SCALES = 512, DW__RECORD_ROPE = 528, DW__RECORD_BYTES = 656, DW__RECORD_GROUP = 128 };
+// Elements of a token of MLA, and of the part of it that is not in a pool of the rope's own.
+static inline int dw__kv_record(const dw_shape *shape) {
+  return shape->kv == DW_RECORD656 ? DW__RECORD_BYTES : shape->head_dim_qk;
+}
+static inline int dw__kv_part(const dw_shape *shape, bool rope_apart) {
+  return rope_apart ? shape->head_dim_v : dw__kv_record(shape);
+}
 // A value that 0 leaves to its default.
 static inline int64_t dw__or_else(int64_t value, int64_t normal) { return value ? value : normal; }
 // a / b, rounded up; neither negative.

@@ -263,7 +263,11 @@ void dw_stats_get(dw_ctx *ctx, dw_stats *stats) {
 // ---- shape, variant -> source ---------------------------------------------------------------------------------
 
 static const char *dtype_text(dw_dtype type) {
-  return type == DW_BF16 ? "bf16" : type == DW_F16 ? "fp16" : type == DW_E4M3 ? "e4m3" : "fp32";
+  return type == DW_BF16        ? "bf16"
+         : type == DW_F16       ? "fp16"
+         : type == DW_E4M3      ? "e4m3"
+         : type == DW_RECORD656 ? "record656"
+                                : "fp32";
 }
 
 #define PARAMS_MAX 64

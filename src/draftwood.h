@@ -76,7 +76,9 @@ DW_API const char *dw_version(void);
 
 typedef enum dw_attention { DW_MLA, DW_GQA } dw_attention;
 // E4M3: KV alone, a byte an element (no infinity, up to 448, NaN is 0x7F and 0xFF), with q in bf16 or fp16. See dw_args.kv_scale.
-typedef enum dw_dtype { DW_BF16, DW_F16, DW_F32, DW_E4M3 } dw_dtype;
+// RECORD656: KV of MLA with qk=576, v=512 and q in bf16 alone. A token is 656 bytes: 512 latents in e4m3, 4 scales in fp32, each of which
+// multiplies 128 of them in turn, 64 of the rope in bf16. Strides of such KV count bytes.
+typedef enum dw_dtype { DW_BF16, DW_F16, DW_F32, DW_E4M3, DW_RECORD656 } dw_dtype;
 
 typedef struct dw_shape {
   dw_attention attention;
@@ -98,8 +100,8 @@ typedef struct dw_shape {
 #define DW_TEXT_MAX 512
 
 // Text form, e.g. "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=bf16,target=sm_120,limits=native". Fields may come in any order and
-// have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). kv is q's type or e4m3. Printing gives the
-// canonical form.
+// have defaults (mla: qk=576, v=512, page=1, bf16, sm_120, native; out defaults to q). kv is q's type, e4m3 or record656. Printing
+// gives the canonical form.
 // A tree follows as "tree=r.0.0.1": the parent of each node, r for a root.
 // A text that starts with a preset's name may override fields: "kimi-k2.6-tp8,t=17".
 DW_API dw_status dw_shape_parse(const char *text, dw_shape *shape, dw_error *error);
@@ -115,7 +117,8 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
 // ROWSPLIT and GROUPED, the tensor-core kernels (for MLA and for GQA), keep the results of KV ranges as fp16 until they are merged. With
-// fp16 and e4m3 KV that holds all there is (a scale comes after the merge).
+// fp16 and e4m3 KV that holds all there is (a scale comes after the merge). With records, whose scales may be of any size, the results
+// are fp32; scales are held from 2^-54 (with fewer bits from 2^-64) to 2^97, and a row that sees a larger one is NaN.
 // With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
 // Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
 typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED } dw_family;
@@ -442,7 +445,7 @@ typedef struct dw_args {
   // MLA: one pool; a token's record has qk elements at least. GQA: kv is the pool of K, v that of V, in the same pages or slots; both
   // may lie in one buffer, K and V of a token, of a page or of a head beside each other: what counts are the bases and strides.
   const void *kv;           // pages of `page` tokens; 16-byte aligned tokens and heads
-  int64_t kv_token_stride;  // 0: qk, or v with kv_rope; GQA: kv_heads x kv_head_stride
+  int64_t kv_token_stride;  // 0: qk, or v with kv_rope; 656 (bytes) of records; GQA: kv_heads x kv_head_stride
   int64_t kv_page_stride;   // 0: page x kv_token_stride
   int kv_pages;             // pages in the pool, for checked kernels: ids lie below it, slots below it x page. 0: not known
   int64_t kv_head_stride;   // GQA: from a KV head to the next; 0: qk
@@ -495,7 +498,7 @@ typedef struct dw_args {
   int64_t kv_indices_count;
   int64_t draft_slots_count;  // at least total_q
   // KV in e4m3: one float on the device by which its elements are multiplied, for GQA those of K alone, and for GQA those of V. NULL: 1.
-  // With other types of KV both are NULL, with MLA, whose V is part of the record, v_scale.
+  // With other types of KV both are NULL (records have scales of their own), with MLA, whose V is part of the record, v_scale.
   const float *kv_scale;
   const float *v_scale;
 } dw_args;

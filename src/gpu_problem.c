@@ -100,6 +100,8 @@ static dw_status check(const dw__gpu_spec *spec, dw_error *error) {
   if ((spec->q_rope || spec->kv_rope) && (spec->shape.head_dim_qk == spec->shape.head_dim_v || spec->shape.attention == DW_GQA))
     return dw__fail(error, DW_BAD_ARGUMENT, "q_rope, kv_rope", "1", "0 where qk is v, or for GQA",
                     "there is nothing to lie apart");
+  if (spec->kv_rope && spec->shape.kv == DW_RECORD656)
+    return dw__fail(error, DW_BAD_ARGUMENT, "kv_rope", "1", "0", "a record has the rope in it");
   int64_t tokens = (int64_t)spec->batch * ((int64_t)spec->longest + spec->shape.width);
   if (tokens > INT_MAX / 2 || spec->pool_tokens > INT_MAX / 2)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "longest", tokens, "2^30 tokens in all", "the problem is too large");
@@ -111,7 +113,7 @@ static int rope_of(const dw_shape *shape) { return shape->head_dim_qk - shape->h
 static int total_rows(const dw__gpu_problem *problem) { return problem->spec.batch * width_of(&problem->spec); }
 // Elements of a row of q and of a token that lie together.
 static int q_part(const dw__gpu_spec *spec) { return spec->q_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
-static int kv_part(const dw__gpu_spec *spec) { return spec->kv_rope ? spec->shape.head_dim_v : spec->shape.head_dim_qk; }
+static int kv_part(const dw__gpu_spec *spec) { return dw__kv_part(&spec->shape, spec->kv_rope); }
 
 static int kv_bytes(const dw__gpu_spec *spec) { return (int)dw__dtype_size(spec->shape.kv); }  // an element
 
@@ -664,9 +666,7 @@ static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *erro
   return status ? status : fill(problem, &params, error);
 }
 
-static uint32_t kv_poison(const dw__gpu_problem *problem) {
-  return problem->spec.shape.kv == DW_E4M3 ? POISON_E4M3 : POISON_WORD;
-}
+static uint32_t kv_poison(const dw__gpu_problem *problem) { return kv_bytes(&problem->spec) == 1 ? POISON_E4M3 : POISON_WORD; }
 
 static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
   const dw__gpu_spec *spec = &problem->spec;
@@ -701,7 +701,7 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
     .page_stride = problem->args.kv_page_stride,
     .unit_stride = problem->args.kv_token_stride,
     .page = problem->spec.shape.page,
-    .elements = kv_part(&problem->spec),
+    .elements = problem->spec.kv_rope ? problem->spec.shape.head_dim_v : problem->spec.shape.head_dim_qk,
     .scale = (problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1) /
              (problem->spec.stored_scale > 0 ? problem->spec.stored_scale : 1),
     .type = problem->spec.shape.kv,

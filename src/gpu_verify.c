@@ -50,7 +50,7 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
   int width = args->width ? args->width : shape->width, rope = shape->head_dim_qk - shape->head_dim_v;
   int64_t q_head = dw__or_else(args->q_head_stride, args->q_rope ? shape->head_dim_v : shape->head_dim_qk);
   bool gqa = shape->attention == DW_GQA;
-  int64_t kv_head = dw__or_else(gqa ? args->kv_head_stride : 0, args->kv_rope ? shape->head_dim_v : shape->head_dim_qk);
+  int64_t kv_head = dw__or_else(gqa ? args->kv_head_stride : 0, dw__kv_part(shape, args->kv_rope));
   int64_t token = dw__or_else(args->kv_token_stride, shape->kv_heads * kv_head);
   int64_t v_head = dw__or_else(args->v_head_stride, shape->head_dim_v);
   int64_t v_token = dw__or_else(args->v_token_stride, shape->kv_heads * v_head);
@@ -467,6 +467,8 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, dw_attention attention, int 
     if (i % 4 == 2) spec.shape.q = spec.shape.kv = spec.shape.out = DW_F16;
     if (i % 4 == 1) spec.shape.out = DW_F32;
     if (i % 3 == 2 && !gqa) spec.shape.kv = DW_E4M3, spec.kv_scale = i % 2 ? 0.02f : 0;
+    if (i % 6 == 5 && !gqa && head_dim_qk == 576 && head_dim_v == 512)
+      spec.shape.kv = DW_RECORD656, spec.kv_scale = 0, spec.kv_rope = 0;
     double off;
     status = check_one(judge, &spec, &off, error);
     if (!status && off > *worst) *worst = off;

@@ -1,5 +1,6 @@
 // See oracle.h. Work is cut into items: some query vectors (a row and a head each) of one request and KV head. An item walks the request's
-// tokens in blocks; a block is read once, widened to float (exact for bf16, fp16 and e4m3) and used by all vectors of the item.
+// tokens in blocks; a block is read once, widened to float (exact for bf16, fp16 and e4m3, to 2^-24 for a record's latents, which have
+// their scales then) and used by all vectors of the item.
 #include "oracle.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static const void *in_pool(const dw_shape *shape, const void *pool, int64_t slot
 }
 
 const void *dw__oracle_token(const dw_shape *shape, const dw_args *args, int index, int token) {
-  int64_t size = args->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
+  int64_t size = dw__kv_part(shape, args->kv_rope);
   if (shape->attention == DW_GQA) size = shape->kv_heads * or_else(args->kv_head_stride, size);
   return in_pool(shape, args->kv, slot_of(shape, args, index, token), args->kv_page_stride, args->kv_token_stride, size);
 }
@@ -84,7 +85,8 @@ const void *dw__oracle_value(const dw_shape *shape, const dw_args *args, int ind
 
 const void *dw__oracle_token_rope(const dw_shape *shape, const dw_args *args, int index, int token) {
   if (!args->kv_rope)
-    return (const char *)dw__oracle_token(shape, args, index, token) + shape->head_dim_v * (int)dw__dtype_size(shape->kv);
+    return (const char *)dw__oracle_token(shape, args, index, token) +
+           (shape->kv == DW_RECORD656 ? DW__RECORD_ROPE : shape->head_dim_v * (int)dw__dtype_size(shape->kv));
   return in_pool(shape, args->kv_rope, slot_of(shape, args, index, token), args->kv_rope_page_stride,
                  args->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
 }
@@ -205,6 +207,19 @@ static void load(dw_dtype type, const void *from, int n, float *to) {
   }
 }
 
+// A token of MLA.
+static void load_record(const dw_shape *shape, const char *token, const void *rope, float *to) {
+  const bool record = shape->kv == DW_RECORD656;
+  const int v = shape->head_dim_v;
+  load(record ? DW_E4M3 : shape->kv, token, v, to);
+  load(record ? DW_BF16 : shape->kv, rope, shape->head_dim_qk - v, to + v);
+  for (int d = 0; d < v && record; d++) {
+    float scale;
+    memcpy(&scale, token + DW__RECORD_SCALES + d / DW__RECORD_GROUP * 4, sizeof scale);
+    to[d] *= scale;
+  }
+}
+
 // Query heads of a KV head; the row and the head of an item's vector.
 static int group_of(const dw_shape *shape) { return shape->heads / shape->kv_heads; }
 static int row_of(const item *work, int i) { return (work->first + i) / group_of(work->job->shape); }
@@ -274,8 +289,8 @@ static void load_block(item *work, const dw__request *request, int token) {
            work->value + (size_t)j * v);
       continue;
     }
-    load(shape->kv, dw__oracle_token(shape, work->job->args, work->request, token + j), (int)v, to);
-    load(shape->kv, dw__oracle_token_rope(shape, work->job->args, work->request, token + j), (int)(qk - v), to + v);
+    load_record(shape, dw__oracle_token(shape, work->job->args, work->request, token + j),
+                dw__oracle_token_rope(shape, work->job->args, work->request, token + j), to);
   }
   memset(work->kv + (size_t)work->tokens * qk, 0, (size_t)(BLOCK - work->tokens) * qk * sizeof(float));
   memset(work->value + (size_t)work->tokens * v, 0, (size_t)(BLOCK - work->tokens) * v * sizeof(float));
@@ -429,11 +444,11 @@ static void values_plain(const float *weights, const unsigned char *seen, int to
 static void begin_plain(item *work) { memset(work->out, 0, ITEM_MOST * (size_t)work->job->shape->head_dim_v * sizeof(float)); }
 
 // As a kernel does it: the sum takes the fp32 weights, the product with V takes them rounded to the type of the products, which is
-// the KV's, or q's for KV in e4m3.
+// the KV's, or q's for KV in e4m3 or records.
 static float weights_plain(item *work, int vector, float *scores) {
   const unsigned char *seen = work->seen + vector * BLOCK;
   float most = (float)work->most[vector], sum = (float)work->sum[vector], cap = work->job->args->soft_cap;
-  dw_dtype type = work->job->shape->kv == DW_E4M3 ? work->job->shape->q : work->job->shape->kv;
+  dw_dtype type = dw__dtype_size(work->job->shape->kv) == 1 ? work->job->shape->q : work->job->shape->kv;
   for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanhf(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
     if (seen[j] && scores[j] > most) most = scores[j];
@@ -579,6 +594,8 @@ static dw_status check_scalars(const dw_shape *shape, const dw_args *args, dw_er
     snprintf(found, sizeof found, "%g", (double)args->sinks[h]);
     return dw__fail(error, DW_BAD_ARGUMENT, field, found, "a number, or -inf", "a score of the softmax");
   }
+  if (args->kv_rope && shape->kv == DW_RECORD656)
+    return dw__fail(error, DW_BAD_ARGUMENT, "kv_rope", "a pointer", "NULL", "a record has the rope in it");
   if (args->drafts_elsewhere && (args->lengths_include_drafts || args->window || args->draft_slots))
     return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", args->drafts_elsewhere,
                         "0, or lengths of the prefix, no window, no draft_slots", "no draft is in the KV");

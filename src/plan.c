@@ -101,7 +101,8 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128};
 
   const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
-  plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (variant->family == DW_SPLIT ? 4 : 2), 256);
+  const bool wide = variant->family == DW_SPLIT || shape->kv == DW_RECORD656;  // fp32: a record's scales may be of any size
+  plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (wide ? 4 : 2), 256);
   plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
   finish(variant, bounds, packs_by_itself(shape) ? align_up((size_t)words * 4, 256) : 0, plan);
   return DW_OK;
@@ -134,7 +135,7 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->out_head_stride = dw__or_else(a->out_head_stride, v);
   p->out_row_stride = dw__or_else(a->out_row_stride, shape->heads * p->out_head_stride);
   p->lse_row_stride = dw__or_else(a->lse_row_stride, shape->heads);
-  p->kv_head_stride = dw__or_else(is_gqa(shape) ? a->kv_head_stride : 0, a->kv_rope ? v : qk);
+  p->kv_head_stride = dw__or_else(is_gqa(shape) ? a->kv_head_stride : 0, dw__kv_part(shape, a->kv_rope));
   p->kv_token_stride = dw__or_else(a->kv_token_stride, shape->kv_heads * p->kv_head_stride);
   p->kv_page_stride = dw__or_else(a->kv_page_stride, shape->page * p->kv_token_stride);
   p->v = a->v;
@@ -355,7 +356,8 @@ static dw_status check_counts(const dw_shape *shape, const dw_args *a, dw_error 
 static dw_status check_scales(const dw_shape *shape, const dw_args *a, dw_error *e) {
   const bool scaled = shape->kv == DW_E4M3;
   if (a->kv_scale && !scaled)
-    return dw__fail(e, DW_BAD_ARGUMENT, "kv_scale", "a pointer", "NULL", "only KV in e4m3 has a scale");
+    return dw__fail(e, DW_BAD_ARGUMENT, "kv_scale", "a pointer", "NULL",
+                    shape->kv == DW_RECORD656 ? "a record has scales of its own" : "only KV in e4m3 has a scale");
   if (a->v_scale && (!scaled || shape->attention == DW_MLA))
     return dw__fail(e, DW_BAD_ARGUMENT, "v_scale", "a pointer", "NULL",
                     scaled ? "V of MLA is part of the record, whose scale is kv_scale" : "only KV in e4m3 has a scale");
@@ -393,7 +395,7 @@ static dw_status check_pool(const dw_shape *shape, const dw_args *a, dw_error *e
                  "kv_rope_token_stride", e));
   const int64_t rope = dw__or_else(a->kv_rope_token_stride, shape->head_dim_qk - shape->head_dim_v);
   if (a->kv_rope) TRY(need_stride(a->kv_rope_page_stride, "kv_rope_page_stride", shape->page * rope, bytes, e));
-  const int record = a->kv_rope ? shape->head_dim_v : shape->head_dim_qk;
+  const int record = dw__kv_part(shape, a->kv_rope);
   TRY(need_stride(a->kv_token_stride, "kv_token_stride", record, bytes, e));
   const int64_t token = dw__or_else(a->kv_token_stride, record);
   return need_stride(a->kv_page_stride, "kv_page_stride", shape->page * token, bytes, e);

@@ -38,6 +38,8 @@ static dw_status check_request(const dw__problem_spec *spec, int request, dw_err
 
 static dw_status check_rope(const dw__problem_spec *spec, dw_error *error) {
   bool may = spec->shape.attention == DW_MLA && spec->shape.head_dim_qk > spec->shape.head_dim_v;
+  if (spec->kv_rope && spec->shape.kv == DW_RECORD656)
+    return dw__fail_int(error, DW_BAD_ARGUMENT, "kv_rope", 1, "0", "a record has the rope in it");
   if (may || (!spec->q_rope && !spec->kv_rope)) return DW_OK;
   return dw__fail_int(error, DW_BAD_ARGUMENT, spec->q_rope ? "q_rope" : "kv_rope", 1, "0",
                       "GQA, or qk is v: no part lies apart");
@@ -182,7 +184,7 @@ static void make_strides(maker *make) {
   args->lse_row_stride = shape->heads + 3;
   const int unit = 16 / (int)dw__dtype_size(shape->kv);  // tokens are 16-byte aligned
   if (shape->attention == DW_MLA) {
-    args->kv_token_stride = first_part(shape, spec->kv_rope) + 3 * unit;
+    args->kv_token_stride = dw__kv_part(shape, spec->kv_rope) + 3 * unit;
     args->kv_page_stride = shape->page * args->kv_token_stride + 5 * unit;
   }
   if (spec->q_rope) {
@@ -463,11 +465,12 @@ static void make_units(maker *make) {
   }
 }
 
-// NaN and both infinities (e4m3 has none) in turn, everywhere; tokens are written over it.
+// NaN and both infinities (e4m3 has none) in turn, everywhere; tokens are written over it. Of records latents and scales are NaN.
 static void poison_pool(maker *make, char *pool, size_t bytes) {
   const dw_dtype type = make->problem->spec.shape.kv;
-  const uint16_t infinity = type == DW_E4M3 ? 0x7FFF : type == DW_BF16 ? 0x7F80 : 0x7C00;
-  const uint16_t nan = type == DW_E4M3 ? 0xFF7F : DW__POISON;
+  const bool small = dw__dtype_size(type) == 1;
+  const uint16_t infinity = small ? 0x7FFF : type == DW_BF16 ? 0x7F80 : 0x7C00;
+  const uint16_t nan = small ? 0xFF7F : DW__POISON;
   const uint16_t pattern[4] = {nan, infinity, nan | 0x8000, (uint16_t)(infinity | 0x8000)};
   for (size_t i = 0; i + 1 < bytes && pool; i += 2) memcpy(pool + i, &pattern[i / 2 % 4], 2);
 }
@@ -500,7 +503,7 @@ static void make_pool(maker *make) {
     return;
   }
   make->kv = make_pieces(make, shape->kv, make->pages, args->kv_page_stride, shape->page, args->kv_token_stride,
-                         first_part(shape, spec->kv_rope), &problem->kv_bytes);
+                         dw__kv_part(shape, spec->kv_rope), &problem->kv_bytes);
   poison_pool(make, make->kv.at, problem->kv_bytes);
   if (spec->kv_rope)
     make->kv_rope = make_pieces(make, shape->kv, make->pages, args->kv_rope_page_stride, shape->page,
@@ -524,6 +527,35 @@ static void write_heads(const maker *make, uint64_t *seed, char *pool, const dw_
   }
 }
 
+void dw__record_quantise(const double *values, void *record) {
+  char *to = record;
+  for (int first = 0; first < DW__RECORD_SCALES; first += DW__RECORD_GROUP) {
+    double most = 0;
+    for (int d = first; d < first + DW__RECORD_GROUP; d++) most = fmax(most, fabs(values[d]));
+    const float scale = (float)(most / 448);
+    for (int d = first; d < first + DW__RECORD_GROUP; d++)
+      dw__from_float(DW_E4M3, scale > 0 ? values[d] / (double)scale : 0, to + d);
+    memcpy(to + DW__RECORD_SCALES + first / DW__RECORD_GROUP * 4, &scale, sizeof scale);
+  }
+  for (int d = 0; d < 64; d++) dw__from_float(DW_BF16, values[DW__RECORD_SCALES + d], to + DW__RECORD_ROPE + 2 * d);
+}
+
+// Groups of several sizes: most of the usual one, some small, some nothing at all, of which some have a scale nevertheless.
+static void write_record(uint64_t *seed, char *to) {
+  static const double sizes[] = {1, 1, 1, 2, 0.25, 1, 0.001, 0};
+  double values[576];
+  for (int first = 0; first < 576; first += DW__RECORD_GROUP) {
+    const double size = first < DW__RECORD_SCALES ? sizes[dw__random_below(seed, 8)] : 1;
+    for (int d = first; d < 576 && d < first + DW__RECORD_GROUP; d++) values[d] = size * dw__random_normal(seed);
+  }
+  dw__record_quantise(values, to);
+  for (int group = 0; group < 4; group++) {
+    const float scale = 0.5f;
+    if (values[group * DW__RECORD_GROUP] == 0 && dw__random_below(seed, 2))
+      memcpy(to + DW__RECORD_SCALES + 4 * group, &scale, sizeof scale);
+  }
+}
+
 static void write_token(const maker *make, int request, int token, int64_t slot) {
   const dw_shape *shape = &make->problem->spec.shape;
   if (shape->attention == DW_GQA) {
@@ -536,6 +568,10 @@ static void write_token(const maker *make, int request, int token, int64_t slot)
   const int64_t page = slot / shape->page, in_page = slot % shape->page;
   const double scale = make->problem->spec.kv_scale != 0 ? (double)make->problem->spec.kv_scale : 1;
   uint64_t seed = stream(make, STREAM_KV, request, token);
+  if (shape->kv == DW_RECORD656) {
+    write_record(&seed, piece(&make->kv, page, in_page, 0));
+    return;
+  }
   for (int d = 0; d < shape->head_dim_qk; d++)
     dw__from_float(shape->kv, dw__random_normal(&seed) / scale,
                    d < first ? piece(&make->kv, page, in_page, d) : piece(&make->kv_rope, page, in_page, d - first));

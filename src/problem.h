@@ -110,5 +110,6 @@ dw_status dw__tree_masks(const int *parents, int nodes, int words, int *depth, u
 // ---- number formats -------------------------------------------------------------------------------------------
 float dw__to_float(dw_dtype type, const void *element);
 void dw__from_float(dw_dtype type, double value, void *element);  // nearest even; E4M3: at most 448
+void dw__record_quantise(const double *values, void *record);     // RECORD656: 576 values; a group's greatest latent is 448
 
 #endif

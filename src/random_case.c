@@ -73,6 +73,8 @@ static dw_shape random_shape(const dw__case_scale *scale, uint64_t *state) {
   shape.q = shape.kv = one_in(state, 3) ? DW_F16 : DW_BF16;
   shape.out = one_in(state, 4) ? DW_F32 : one_in(state, 6) ? (dw_dtype)below(state, 2) : shape.q;
   if (one_in(state, 4)) shape.kv = DW_E4M3;
+  if (shape.kv == DW_E4M3 && shape.q == DW_BF16 && shape.head_dim_qk == 576 && (shape.width + shape.heads) % 2)
+    shape.kv = DW_RECORD656;
   shape.target = scale->target ? scale->target : one_in(state, 2) ? 90 : 120;
   shape.limits = shape.target < 120 ? 120 : 0;
   if (one_in(state, 3)) set_tree(&shape, state);
@@ -117,6 +119,7 @@ void dw__case_group(const dw__case_scale *scale, uint64_t seed, int group, dw_sh
   if (group % 3 == 2) make_gqa(scale, &state, shape);
   bool apart = shape->attention == DW_MLA && shape->head_dim_qk > shape->head_dim_v;
   int all = DW_WITH_WINDOW | DW_WITH_SOFT_CAP | (apart ? DW_WITH_Q_ROPE | DW_WITH_KV_ROPE : 0);
+  if (shape->kv == DW_RECORD656) all &= ~DW_WITH_KV_ROPE;
   random_variants(shape, &state, variants, DW__CASE_VARIANTS);
   variants[0].call = variants[1].call = variants[2].call = DW_CALL_ANY;
   int last = below(&state, 4);

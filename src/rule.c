@@ -31,15 +31,21 @@ static int shared_limit(const dw_shape *shape) {
 
 // The layout of templates/rowsplit.cuh in the same order.
 static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) {
-  const bool bytes = shape->kv == DW_E4M3, wide = variant->wide_tile;
-  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles > 2 ? 1 : 2;
-  const size_t rows = 8 * (size_t)variant->n_tiles, slots = !bytes ? 4 : !wide ? 6 : variant->n_tiles == 5 ? 7 : 8;
-  const size_t ring = slots * 16 * ((size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16);
+  const bool record = shape->kv == DW_RECORD656, bytes = shape->kv == DW_E4M3 || record, wide = variant->wide_tile;
+  const int one_buffer = record ? 4 : 3;  // from so many row tiles on
+  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles >= one_buffer ? 1 : 2;
+  const size_t rows = 8 * (size_t)variant->n_tiles, half_slots = !bytes                  ? 4
+                                                                 : !wide || record       ? 6
+                                                                 : variant->n_tiles == 5 ? 7
+                                                                                         : 8;
+  const size_t slots = record && wide ? 3 : half_slots;
+  const size_t token = record ? DW__RECORD_BYTES : (size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16;
+  const size_t ring = half_slots * 16 * token, scales = record ? half_slots * 16 * 16 : 0;
   const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
   const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
   const size_t final = 2 * rows * 4 + (bytes && (shape->q == DW_BF16 || variant->e4m3_mma) ? rows * 16 : 0);
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
-  return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
+  return (ring + scores + weights + rescale + poison + final + scales + barriers + 15) / 16 * 16;
 }
 
 // Two CTAs of grouped share a multiprocessor, but for long vectors.
@@ -72,19 +78,22 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
 }
 
 // With call=table, on sm_120.
-static bool spills_for_tables(const dw_variant *v) { return v->wide_tile && (v->n_tiles == 3 || v->n_tiles == 4); }
+static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
+  return s->kv == DW_E4M3 && v->wide_tile && (v->n_tiles == 3 || v->n_tiles == 4);
+}
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
-  if (spills_for_tables(v) && v->call == DW_CALL_TABLE)
+  if (spills_for_tables(s, v) && v->call == DW_CALL_TABLE)
     return dw__fail(e, DW_NOT_APPLICABLE, "call", "table", "any with wide_tile=1 and three or four row tiles",
                     "the compiler spills what this one needs");
-  if (v->wide_tile && s->kv != DW_E4M3) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
+  if (v->wide_tile && dw__dtype_size(s->kv) > 1) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
+  if (v->e4m3_mma && s->kv != DW_E4M3) return no(e, "e4m3_mma", 1, "0", "a record's scales come between its products");
   if (s->target < 90 && !v->cp_async)
     return no(e, "cp_async", 0, "1 before sm_90", "bulk copies and what waits for them came with sm_90");
   if (v->cp_async && v->setmaxnreg) return no(e, "setmaxnreg", 1, "0 with cp_async=1", "registers move from sm_90 on");
-  if (s->kv == DW_E4M3 && s->target < 89)
+  if (dw__dtype_size(s->kv) == 1 && s->target < 89)
     return no(e, "target", s->target, "sm_89 or later for KV in e4m3", "nothing older converts e4m3 in an instruction");
   if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
@@ -144,7 +153,8 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (status) return status;
   if (s->kv == DW_E4M3 && is_gqa(s))
     return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "no kernel family serves GQA over e4m3 yet");
-  if (s->q != s->kv && s->kv != DW_E4M3)
+  if (v->kv_rope && s->kv == DW_RECORD656) return no(e, "kv_rope", 1, "0", "a record has the rope in it");
+  if (s->q != s->kv && dw__dtype_size(s->kv) > 1)
     return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q, or e4m3",
                     "q and KV meet in one matrix instruction");
   if ((v->q_rope || v->kv_rope) && is_gqa(s))
@@ -303,8 +313,8 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   v.cp_async = shape->target < 90;
   // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers. Where the load is not long,
   // what call=table saves at the start is worth more than that.
-  v.wide_tile = shape->kv == DW_E4M3 && (v.setmaxnreg || v.n_tiles < 5);
-  if (spills_for_tables(&v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
+  v.wide_tile = dw__dtype_size(shape->kv) == 1 && (v.setmaxnreg || v.n_tiles < 5);
+  if (spills_for_tables(shape, &v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
   if (is_gqa(shape)) {  // as few row groups as there can be, as even as they go
     v.family = DW_GROUPED;
     v.n_tiles = dw__ceil_div(l->row_tiles, dw__ceil_div(l->row_tiles, grouped_tiles(shape)));
@@ -327,7 +337,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   if (s != DW_OK) return s;
   const load l = load_of(shape, &bounds);
   dw_variant v = choose_kernel(shape, &l);
-  v.call = bounds.split_tokens || spills_for_tables(&v) ? DW_CALL_ANY : bounds.call;
+  v.call = bounds.split_tokens || spills_for_tables(shape, &v) ? DW_CALL_ANY : bounds.call;
   dw__variant_add_features(&v, bounds.features);
   if (is_fast(&v)) choose_combine(shape, &l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   s = dw_variant_applicable(shape, &v, e);

@@ -6,8 +6,14 @@
 #include "field.h"
 
 static const dw__name dtype_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16}, {NULL, 0}};
-static const dw__name kv_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16},
-                                    {"e4m3", DW_E4M3}, {"fp8", DW_E4M3}, {NULL, 0}};
+static const dw__name kv_names[] = {{"bf16", DW_BF16},
+                                    {"fp16", DW_F16},
+                                    {"f16", DW_F16},
+                                    {"e4m3", DW_E4M3},
+                                    {"fp8", DW_E4M3},
+                                    {"record656", DW_RECORD656},
+                                    {"fp8_ds_mla", DW_RECORD656},
+                                    {NULL, 0}};
 static const dw__name out_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16},
                                      {"fp32", DW_F32},  {"f32", DW_F32},  {NULL, 0}};
 // Device classes that some template serves.
@@ -69,6 +75,18 @@ static dw_status check_tree(const dw_shape *shape, dw_error *error) {
   return DW_OK;
 }
 
+// The record's layout fixes the vectors, and its rope, which is bf16, meets q.
+static dw_status check_record(const dw_shape *shape, dw_error *error) {
+  static const char why[] = "a record has 512 latents in e4m3, their 4 scales and 64 of the rope in bf16";
+  if (shape->kv != DW_RECORD656) return DW_OK;
+  if (shape->attention != DW_MLA) return dw__fail(error, DW_BAD_SHAPE, "kv", "record656", "another type with gqa", "%s", why);
+  if (shape->head_dim_qk != 576)
+    return dw__fail_int(error, DW_BAD_SHAPE, "head_dim_qk", shape->head_dim_qk, "576 with kv=record656", "%s", why);
+  if (shape->head_dim_v != 512)
+    return dw__fail_int(error, DW_BAD_SHAPE, "head_dim_v", shape->head_dim_v, "512 with kv=record656", "%s", why);
+  return shape->q == DW_BF16 ? DW_OK : dw__fail(error, DW_BAD_SHAPE, "q", "fp16", "bf16 with kv=record656", "%s", why);
+}
+
 // What the range of one field cannot say: how two of them go together.
 static dw_status check_pairs(const dw_shape *shape, dw_error *error) {
   char allowed[64];
@@ -80,6 +98,7 @@ static dw_status check_pairs(const dw_shape *shape, dw_error *error) {
                         "V is the first part of a token's record");
   }
   dw_status status = check_tree(shape, error);
+  if (!status) status = check_record(shape, error);
   if (status) return status;
   if (shape->heads % shape->kv_heads != 0) {
     snprintf(allowed, sizeof allowed, "a divisor of heads, %d", shape->heads);

@@ -28,7 +28,7 @@ bool dw__board_same(const dw__board *a, const dw__board *b) {
 
 int64_t dw__kv_token_bytes(const dw_shape *shape) {
   const int64_t elements =
-    shape->attention == DW_MLA ? shape->head_dim_qk : (int64_t)shape->kv_heads * (shape->head_dim_qk + shape->head_dim_v);
+    shape->attention == DW_MLA ? dw__kv_record(shape) : (int64_t)shape->kv_heads * (shape->head_dim_qk + shape->head_dim_v);
   return elements * (int64_t)dw__dtype_size(shape->kv);
 }
 

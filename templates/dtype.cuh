@@ -1,8 +1,11 @@
-// Formats of q, KV, products, partial results and output. Q_F16, KV_E4M3, MUL_F16, OUT_DTYPE come from the generated text.
+// Formats of q, KV, products, partial results and output. Q_F16, KV_E4M3, KV_RECORD, MUL_F16, OUT_DTYPE come from the generated text.
 #pragma once
 
 // q and KV share one type, bf16 or fp16, or KV is e4m3, which fp16 holds exactly.
 constexpr int KV_BYTES = KV_E4M3 ? 1 : 2;  // an element
+// A record: V latents in e4m3, an fp32 scale for each group of them, the rope in bf16. Its KV_E4M3 is that of the latents.
+constexpr int RECORD_GROUP = 128, RECORD_SCALES = V, RECORD_ROPE = RECORD_SCALES + V / RECORD_GROUP * 4;
+constexpr int TOKEN_BYTES = KV_RECORD ? RECORD_ROPE + (QK - V) * 2 : QK * KV_BYTES;  // MLA: all of a token
 // The bits of an e4m3 moved into a float's fields are too small by 2^120, subnormals included; NaN needs the top exponent.
 DEV float e4m3_to_float(u32 x) {
   return bits_to_float((x & 0x80) << 24 | ((x & 0x7f) == 0x7f ? 0x7fc00000u : float_to_bits(bits_to_float((x & 0x7f) << 20) * 0x1p120f)));
@@ -17,7 +20,7 @@ DEV void mma_mul(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   else mma_m16n8k16_bf16(d, a, b);
 }
 // What stored elements of K and of V are multiplied by, which is left to scores and output.
-DEV float stored_scale(const float *scale) { return KV_E4M3 && scale ? bits_to_float(ldg_nc_u32(scale)) : 1.f; }
+DEV float stored_scale(const float *scale) { return KV_E4M3 && !KV_RECORD && scale ? bits_to_float(ldg_nc_u32(scale)) : 1.f; }
 
 DEV float lo_half_f16(u32 x) { return f16_to_float((u16)x); }
 DEV float hi_half_f16(u32 x) { return f16_to_float((u16)(x >> 16)); }

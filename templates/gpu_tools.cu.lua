@@ -108,6 +108,8 @@ DEV u32 narrow_e4m3(float x) {
 }
 DEV float widen(u16 x, bool f16) { return f16 ? f16_to_float(x) : bf16_to_float(x); }
 DEV float widen_kv(u16 x, int type) { return type == 3 ? widen_e4m3(x) : widen(x, type == 1); }
+// Records: V latents in e4m3, a scale for each group of them, the rest in bf16.
+constexpr int GROUP = 128, SCALES = (V + GROUP - 1) / GROUP;
 DEV u16 narrow(float x, bool f16) { return (u16)(f16 ? pack_f16x2(x, 0.f) : pack_bf16x2(x, 0.f)); }
 DEV float round_to(float x, int dtype) { return dtype == 2 ? x : widen(narrow(x, dtype == 1), dtype == 1); }
 
@@ -122,12 +124,36 @@ DEV float normal_number(u64 seed, u64 counter) {
   return ((float)sum * (1.f / 65536.f) - 2.f) * 1.7320508f;
 }
 
+// Some groups are small, some are nothing.
+DEV void fill_record(const dw_tool_fill_params &p, s64 unit, u8 *to) {
+  const u64 first = (u64)unit * QK;
+#pragma unroll 1
+  for (int g = 0; g < SCALES; g++) {
+    const float dice = normal_number(~p.seed, (u64)unit * SCALES + g), size = dice > 1.5f ? 0.001f : dice < -1.5f ? 0.f : p.scale;
+    float v[GROUP / 32], most = 0.f;
+#pragma unroll
+    for (int k = 0; k < GROUP / 32; k++) {
+      v[k] = normal_number(p.seed, first + g * GROUP + k * 32 + lane_id()) * size;
+      most = fabsf(v[k]) > most ? fabsf(v[k]) : most;
+    }
+#pragma unroll
+    for (u32 step = 16; step; step >>= 1) most = swap(most, step) > most ? swap(most, step) : most;
+    const float scale = most / 448.f;
+#pragma unroll
+    for (int k = 0; k < GROUP / 32; k++) to[g * GROUP + k * 32 + lane_id()] = (u8)narrow_e4m3(scale > 0.f ? v[k] / scale : 0.f);
+    if (lane_id() == 0) ((float *)(to + V))[g] = scale;
+  }
+  for (int i = lane_id(); i < QK - V; i += 32)
+    ((u16 *)(to + V + SCALES * 4))[i] = narrow(normal_number(p.seed, first + V + i) * p.scale, false);
+}
+
 extern "C" __global__ void __launch_bounds__(256) dw_tool_fill(const __grid_constant__ dw_tool_fill_params p) {
   const s64 warps = (s64)gridDim.x * 8;
   for (s64 unit = (s64)blockIdx.x * 8 + warp_id(); unit < p.units; unit += warps) {
     if (p.used && !p.used[unit]) continue;
     const s64 first = unit / p.page * p.page_stride + unit % p.page * p.unit_stride;
-    for (int i = lane_id(); i < p.elements; i += 32) {
+    if (p.type == 4) fill_record(p, unit, (u8 *)p.to + first);
+    for (int i = lane_id(); i < p.elements && p.type != 4; i += 32) {
       const float value = normal_number(p.seed, (u64)unit * (u64)p.elements + i) * p.scale;
       if (p.type == 3) ((u8 *)p.to)[first + i] = (u8)narrow_e4m3(value);
       else ((u16 *)p.to)[first + i] = narrow(value, p.type == 1);
@@ -219,12 +245,12 @@ struct Plane {
   const u8 *first, *rest;
   s64 page, token, rest_page, rest_token;  // strides
 };
-DEV int kv_bytes(const dw_oracle_params &p) { return p.kv_type == 3 ? 1 : 2; }
+DEV int kv_bytes(const dw_oracle_params &p) { return p.kv_type >= 3 ? 1 : 2; }
 DEV Plane key_plane(const dw_oracle_params &p, int index) {
   const u8 *first = (const u8 *)p.kv + index % p.heads / (p.heads / p.kv_heads) * p.kv_head_stride * kv_bytes(p);
   if (p.kv_rope)
     return Plane{first, (const u8 *)p.kv_rope, p.kv_page_stride, p.kv_token_stride, p.kv_rope_page_stride, p.kv_rope_token_stride};
-  return Plane{first, first + V * kv_bytes(p), p.kv_page_stride, p.kv_token_stride, p.kv_page_stride, p.kv_token_stride};
+  return Plane{first, first + V * kv_bytes(p) + (p.kv_type == 4 ? SCALES * 4 : 0), p.kv_page_stride, p.kv_token_stride, p.kv_page_stride, p.kv_token_stride};
 }
 DEV Plane value_plane(const dw_oracle_params &p, int index) {
   if (!p.v) return key_plane(p, index);
@@ -232,14 +258,30 @@ DEV Plane value_plane(const dw_oracle_params &p, int index) {
   return Plane{first, first, p.v_page_stride, p.v_token_stride, 0, 0};
 }
 template <int EACH>
-DEV void load_token(const dw_oracle_params &p, const Plane &plane, s64 slot, u16 (&raw)[EACH]) {
+struct Token {
+  u16 raw[EACH];
+  float scales[SCALES];  // of records
+};
+template <int EACH>
+DEV void load_token(const dw_oracle_params &p, const Plane &plane, s64 slot, Token<EACH> &token) {
   const s64 page = slot / p.page, in_page = slot % p.page;
   const s64 first = page * plane.page + in_page * plane.token, rest = page * plane.rest_page + in_page * plane.rest_token;
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
     const void *from = i < V_EACH ? plane.first : plane.rest;
     const s64 at = (i < V_EACH ? first + 32 * i : rest + 32 * (i - V_EACH)) + lane_id();
-    raw[i] = p.kv_type == 3 ? ((const u8 *)from)[at] : ((const u16 *)from)[at];
+    if (p.kv_type == 4 && i >= V_EACH) token.raw[i] = ((const u16 *)(plane.rest + rest))[32 * (i - V_EACH) + lane_id()];
+    else token.raw[i] = p.kv_type >= 3 ? ((const u8 *)from)[at] : ((const u16 *)from)[at];
+  }
+#pragma unroll
+  for (int g = 0; g < SCALES; g++) token.scales[g] = p.kv_type == 4 ? ((const float *)(plane.first + first + V))[g] : 1.f;
+}
+template <int EACH>
+DEV void widen_token(const dw_oracle_params &p, const Token<EACH> &token, float (&kv)[EACH]) {
+#pragma unroll
+  for (int i = 0; i < EACH; i++) {
+    if (p.kv_type == 4) kv[i] = i < V_EACH ? widen_e4m3(token.raw[i]) * token.scales[i * 32 / GROUP] : widen(token.raw[i], false);
+    else kv[i] = widen_kv(token.raw[i], p.kv_type);
   }
 }
 
@@ -247,16 +289,15 @@ DEV void load_token(const dw_oracle_params &p, const Plane &plane, s64 slot, u16
 // The next token is on its way while this one is worked on.
 template <int EACH, class Work>
 DEV void each_token(const dw_oracle_params &p, const Plane &plane, u32 left, s64 slot, Work work) {
-  u16 raw[EACH];
+  Token<EACH> token;
   if (!left) return;
-  load_token(p, plane, shuffle_s64(slot, lowest_bit(left)), raw);
+  load_token(p, plane, shuffle_s64(slot, lowest_bit(left)), token);
   while (left) {
     const u32 now = lowest_bit(left);
-    u16 kv[EACH];
+    float kv[EACH];
     left &= left - 1;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) kv[i] = raw[i];
-    if (left) load_token(p, plane, shuffle_s64(slot, lowest_bit(left)), raw);
+    widen_token(p, token, kv);
+    if (left) load_token(p, plane, shuffle_s64(slot, lowest_bit(left)), token);
     work(now, kv);
   }
 }
@@ -288,12 +329,12 @@ DEV T take_scores(const dw_oracle_params &p, Vector<T> &v, T score, bool seen) {
 template <class T, int FIRST, int END>
 DEV void score_tokens(const dw_oracle_params &p, int index, u32 left, s64 slot, const Vector<T> (&v)[DW_T_WARP_VECTORS],
                       T (&weight)[DW_T_WARP_VECTORS]) {
-  each_token<Q_EACH>(p, key_plane(p, index + FIRST), left, slot, [&](u32 now, const u16(&kv)[Q_EACH]) {
+  each_token<Q_EACH>(p, key_plane(p, index + FIRST), left, slot, [&](u32 now, const float(&kv)[Q_EACH]) {
 #pragma unroll
     for (int k = FIRST; k < END; k++) {
       T score = 0;
 #pragma unroll
-      for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)widen_kv(kv[i], p.kv_type);
+      for (int i = 0; i < Q_EACH; i++) score += v[k].q[i] * (T)kv[i];
       score = warp_total(score) * ((T)p.scale * (T)(p.kv_scale ? *p.kv_scale : 1.f));
       if (p.soft_cap > 0) score = (T)p.soft_cap * hyperbolic_tangent(score / (T)p.soft_cap);
       if (lane_id() == now) weight[k] = score;
@@ -303,13 +344,13 @@ DEV void score_tokens(const dw_oracle_params &p, int index, u32 left, s64 slot, 
 template <class T, int FIRST, int END>
 DEV void add_tokens(const dw_oracle_params &p, int index, u32 left, s64 slot, const u32 (&seen)[DW_T_WARP_VECTORS],
                     const T (&weight)[DW_T_WARP_VECTORS], Vector<T> (&v)[DW_T_WARP_VECTORS]) {
-  each_token<V_EACH>(p, value_plane(p, index + FIRST), left, slot, [&](u32 now, const u16(&kv)[V_EACH]) {
+  each_token<V_EACH>(p, value_plane(p, index + FIRST), left, slot, [&](u32 now, const float(&kv)[V_EACH]) {
 #pragma unroll
     for (int k = FIRST; k < END; k++) {
       const T w = fetch(weight[k], now);
       if (!(seen[k] >> now & 1)) continue;
 #pragma unroll
-      for (int i = 0; i < V_EACH; i++) v[k].out[i] += w * (T)widen_kv(kv[i], p.kv_type);
+      for (int i = 0; i < V_EACH; i++) v[k].out[i] += w * (T)kv[i];
     }
   });
 }
@@ -523,14 +564,14 @@ DEV u32 read_tokens(const dw_oracle_params &p, const Span &s, int b, int t0, con
   const s64 mine = slot / p.page * page_stride + slot % p.page * token_stride;
   u32 mixed = 0;
 #pragma unroll 1
-  for (int i0 = 0; i0 < CHUNKS / 2; i0 += 8) {
+  for (int i0 = 0; i0 < (CHUNKS + 1) / 2; i0 += 8) {
     u32x4 v[8];
 #pragma unroll
     for (int k = 0; k < 8; k++) {
       const int at = (i0 + k) * 32 + (int)lane_id(), of = at / CHUNKS;
       v[k] = u32x4{0, 0, 0, 0};
       const s64 place = shuffle_s64(mine, of & 15);
-      if (i0 + k < CHUNKS / 2 && t0 + of < s.tokens) v[k] = ldg_nc_v4(plane + place + at % CHUNKS * 16);
+      if (i0 + k < (CHUNKS + 1) / 2 && of < 16 && t0 + of < s.tokens) v[k] = ldg_nc_v4(plane + place + at % CHUNKS * 16);
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) mixed ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
@@ -546,11 +587,12 @@ extern "C" __global__ void __launch_bounds__(512) dw_tool_gather(const __grid_co
     const int plane = (int)(item % planes), unit = (int)(item / planes % units), b = (int)(item / planes / units);
     const Span s = span_of(p, b);
     if (unit * 16 >= s.tokens) continue;
-    const s64 each = p.kv_type == 3 ? 1 : 2;  // bytes an element
+    const s64 each = p.kv_type >= 3 ? 1 : 2;  // bytes an element
     if (plane < p.kv_heads) {
       const u8 *from = (const u8 *)p.kv + plane * p.kv_head_stride * each;
-      mixed ^= each == 1 ? read_tokens<QK / 16>(p, s, b, unit * 16, from, p.kv_page_stride, p.kv_token_stride)
-                         : read_tokens<QK / 8>(p, s, b, unit * 16, from, p.kv_page_stride * 2, p.kv_token_stride * 2);
+      mixed ^= p.kv_type == 4 ? read_tokens<656 / 16>(p, s, b, unit * 16, from, p.kv_page_stride, p.kv_token_stride)
+               : each == 1    ? read_tokens<QK / 16>(p, s, b, unit * 16, from, p.kv_page_stride, p.kv_token_stride)
+                              : read_tokens<QK / 8>(p, s, b, unit * 16, from, p.kv_page_stride * 2, p.kv_token_stride * 2);
     } else {
       const u8 *from = (const u8 *)p.v + (plane - p.kv_heads) * p.v_head_stride * each;
       mixed ^= each == 1 ? read_tokens<V / 16>(p, s, b, unit * 16, from, p.v_page_stride, p.v_token_stride)

@@ -11,7 +11,7 @@ typedef struct dw_tool_fill_params {
   unsigned long long seed;
   long long units, page_stride, unit_stride;
   int page, elements;
-  int type;     // 0 bf16, 1 fp16, 3 e4m3
+  int type;     // 0 bf16, 1 fp16, 3 e4m3, 4 records (elements: of them, and strides in bytes)
   float scale;  // standard deviation
 } dw_tool_fill_params;
 
@@ -51,7 +51,7 @@ typedef struct dw_oracle_params {
   int chunk_tokens, chunks;
   int addressing, index64, mask_kind, lengths_include_drafts, drafts_elsewhere;
   int rounded;            // merge: the plain result, rounded to the output type
-  int q_type, kv_type, out_dtype;  // 0 bf16, 1 fp16, 2 fp32, 3 e4m3
+  int q_type, kv_type, out_dtype;  // 0 bf16, 1 fp16, 2 fp32, 3 e4m3, 4 records of 656 bytes
   unsigned long long static_sees[64];  // DW_T_STATIC: bit j of node i: i sees draft j
 } dw_oracle_params;
 

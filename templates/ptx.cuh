@@ -107,6 +107,18 @@ DEV u32 max_u16x2(u32 x, u32 y) {
   return hi << 16 | lo;
 #endif
 }
+// Products of halves in fp16, nearest even, subnormals as they are.
+DEV u32 mul_f16x2(u32 x, u32 y) {
+  u32 r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+}
+// The same in bf16. (mul came with sm_90.)
+DEV u32 mul_bf16x2(u32 x, u32 y) {
+  u32 r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(0x80008000u));
+  return r;
+}
 DEV float bf16_to_float(u16 x) { return __uint_as_float((u32)x << 16); }
 DEV float f16_to_float(u16 x) {
   float r;
@@ -178,6 +190,7 @@ DEV float ldg_cg_f32(const float *p) {
 DEV void stg_cg_v4(void *p, u32x4 v) {
   asm volatile("st.global.cg.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+DEV void stg_cg_v2(void *p, u32x2 v) { asm volatile("st.global.cg.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(v.x), "r"(v.y) : "memory"); }
 DEV void stg_cg_f32(float *p, float v) { asm volatile("st.global.cg.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
 DEV void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 

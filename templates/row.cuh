@@ -49,11 +49,23 @@ DEV void row_start(const dw_params &p, Row &row, const Vector<2> &q) {
   row.sum = 0.f;
 }
 
+// Elements of K and of V. A record's have their scales.
+DEV float record_latent(const u8 *record, int i) {
+  return e4m3_to_float(record[i]) * ((const float *)(record + RECORD_SCALES))[i / RECORD_GROUP];
+}
+DEV float key_element(const Token &token, int i) {
+  if (!KV_RECORD) return kv_to_float(token.key[i]);
+  return i < V ? record_latent(token.value, i) : bf16_to_float((u16)element<2>(token.value + RECORD_ROPE, i - V));
+}
+DEV float value_element(const Token &token, int i) {
+  return KV_RECORD ? record_latent(token.value, i) : kv_to_float(element<KV_BYTES>(token.value, i));
+}
+
 // Adds one visible token.
 DEV void add_token(const dw_params &p, Row &row, const Token &token) {
   float score = 0.f;
 #pragma unroll
-  for (int i = 0; i < Q_EACH; i++) score += row.q[i] * kv_to_float(token.key[lane_id() + 32 * i]);
+  for (int i = 0; i < Q_EACH; i++) score += row.q[i] * key_element(token, lane_id() + 32 * i);
 #pragma unroll
   for (u32 d = 16; d; d >>= 1) score += shuffle_xor(score, d);
   if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p), score);
@@ -63,7 +75,7 @@ DEV void add_token(const dw_params &p, Row &row, const Token &token) {
   row.max = max;
   row.sum = row.sum * keep + weight;
 #pragma unroll
-  for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * kv_to_float(element<KV_BYTES>(token.value, lane_id() + 32 * i));
+  for (int i = 0; i < V_EACH; i++) row.out[i] = row.out[i] * keep + weight * value_element(token, lane_id() + 32 * i);
 }
 
 // 1 / sum and the log-sum-exp in base 2; a row that saw nothing has output 0 and lse -inf, one that looks at NaN is NaN.

@@ -1,5 +1,5 @@
 // Row-split tensor-core verify with warp roles. A CTA owns up to 8 x N_TILES query rows of one request and one KV range, and
-// walks the range in tiles of 16 tokens through a ring of four slots (of KV in e4m3 16 or 32 tokens, six to eight slots of 16):
+// walks the range in tiles of 16 tokens through a ring of four slots (of KV in e4m3 and records 16 or 32 tokens; see SLOTS):
 //
 //   loaders  --full-->  score warps  --scores_full-->  softmax warps  --weights_full-->  output warps  --empty-->  loaders
 //               KV tile       (16 x rows partial S^T, fp32)        (P, 16-bit)                (O^T += V^T P^T)
@@ -23,17 +23,17 @@ constexpr int FIRST_LOADER_WARP = WIDE_OUTPUT ? FIRST_OUTPUT_WARP : FIRST_SOFTMA
 constexpr int THREADS = 512;
 constexpr int OUTPUT_THREADS = OUTPUT_WARPS * 32;
 // With setmaxnreg, a thread: 512 in all at most.
-constexpr int SCORE_REGISTERS = 160, OUTPUT_REGISTERS = KV_E4M3 ? 216 : 224;
-constexpr int SOFTMAX_REGISTERS = KV_E4M3 ? 88 : 72, LOADER_REGISTERS = 48;
+constexpr int SCORE_REGISTERS = KV_RECORD ? 168 : 160, OUTPUT_REGISTERS = KV_E4M3 ? 216 : 224;
+constexpr int SOFTMAX_REGISTERS = KV_E4M3 ? 88 : 72, LOADER_REGISTERS = KV_RECORD ? 40 : 48;
 
-constexpr int HALVES = TILE / 16;                    // of a tile, 16 tokens each: what an mma takes, and a slot of the ring
-constexpr int SLOT_TOKENS = 16;
-constexpr int SLOTS = !KV_E4M3 ? 4 : TILE == 16 ? 6 : N_TILES == 5 ? 7 : 8;
-constexpr int RECORD_BYTES = QK * KV_BYTES;          // a token's record in global memory
+constexpr int HALVES = TILE / 16;                    // of a tile, 16 tokens each: what an mma takes
+constexpr int SLOT_TOKENS = KV_RECORD ? TILE : 16;   // of the ring: a record's scales are kept by tiles
+constexpr int SLOTS = !KV_E4M3 ? 4 : TILE == 16 ? 6 : KV_RECORD ? 3 : N_TILES == 5 ? 7 : 8;
+constexpr int RECORD_BYTES = TOKEN_BYTES;            // a token's record in global memory
 constexpr int LATENT_BYTES = V * KV_BYTES;           // its first elements
-constexpr int TOKEN_STRIDE = RECORD_BYTES + 16;      // in a slot: 16 more than a multiple of 32, so ldmatrix has no conflicts
+constexpr int TOKEN_STRIDE = RECORD_BYTES / 32 * 32 + 16;  // in a slot: 16 more than a multiple of 32, so ldmatrix has no conflicts
 constexpr int SLOT_BYTES = SLOT_TOKENS * TOKEN_STRIDE;
-constexpr int SCORE_BUFFERS = TILE == 32 && N_TILES > 2 ? 1 : 2;  // so that a slow tile of one role does not stop the others at once
+constexpr int SCORE_BUFFERS = TILE == 32 && N_TILES >= (KV_RECORD ? 4 : 3) ? 1 : 2;  // so that a slow tile of one role does not stop the others at once
 constexpr int WEIGHT_BUFFERS = 3;
 constexpr int SCORE_HALF = SCORE_WARPS * 8 * N_TILES * 64;    // [score warp][row][16] f32, see score_chunk
 constexpr int SCORE_BYTES = HALVES * SCORE_HALF;              // a buffer
@@ -41,7 +41,7 @@ constexpr int WEIGHT_HALF = 8 * N_TILES * 32;                 // [row][16] 16-bi
 constexpr int WEIGHT_BYTES = HALVES * WEIGHT_HALF;            // a buffer
 static_assert(!E4M3_MMA || HALVES == 2, "an mma of e4m3 takes 32 tokens");
 constexpr int OUT_STRIDE = V * 2 + 16;               // a query row of finished output, staged in the ring
-constexpr int K_STEPS = QK / 16 / SCORE_WARPS;       // of one score warp
+constexpr int K_STEPS = QK / 16 / SCORE_WARPS;       // of one score warp; of records the last one is the rope's
 constexpr int V_EACH = V / OUTPUT_WARPS;             // dimensions of one output warp
 constexpr int V_TILES = V_EACH / 16;
 
@@ -58,7 +58,9 @@ constexpr int FINAL = WINDOW_ENDS + 16;                                    // [r
 constexpr bool LSE_IN_FINAL = true;
 constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA);             // q becomes fp16 or e4m3
 constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
-constexpr int BARRIERS = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);      // mbarriers, 8 bytes each
+constexpr int TOKEN_SCALES = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);  // [slot] of records, see record.cuh
+constexpr int SCALES_BYTES = TILE * 16;                                    // a slot's
+constexpr int BARRIERS = TOKEN_SCALES + (KV_RECORD ? SLOTS * SCALES_BYTES : 0);  // mbarriers, 8 bytes each
 
 constexpr int BAR_FULL = BARRIERS;                                  // [slot]: the tile's bytes have landed
 constexpr int BAR_EMPTY = BAR_FULL + SLOTS * 8;                     // [slot]: the output warps, last to read it, are done
@@ -74,6 +76,7 @@ static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives 
 constexpr u32 NAMED_POISON = 1, NAMED_QUERY = 2;  // named barriers of the softmax and of the score warps; 0 is the whole CTA's
 
 #include "roles.cuh"
+#include "record.cuh"
 
 // ---- barriers -------------------------------------------------------------------------------------------------
 // Shared out among the warps: an init takes some 50 clocks, and lanes of a warp take turns. Ready after the CTA's barrier.
@@ -148,10 +151,17 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
     const QueryRow from = query_row(p, c, t);
     const int first = warp_id() * K_STEPS * 32, word = lane_id() & 3;  // bytes
     if (KV_E4M3) {  // the order of key_step
+      constexpr int LATENT_STEPS = KV_RECORD ? K_STEPS - 1 : K_STEPS;
 #pragma unroll
-      for (int k = 0; k < K_STEPS; k++) {
-        const u32x2 pair = ldg_nc_v2(from.at(first + k * 32 + word * 8));
+      for (int k = 0; k < LATENT_STEPS; k++) {
+        const int at = warp_id() * LATENT_STEPS * 32 + k * 32 + word * 8;
+        const u32x2 pair = ldg_nc_v2(KV_RECORD ? from.row + at : from.at(at));
         q.b[k][t][0] = pair.x, q.b[k][t][1] = pair.y;
+      }
+      if (KV_RECORD) {  // the rope, as an mma has it
+        const u8 *rope = from.row + from.shift + (V * 2 + warp_id() * 32 + word * 4);
+        q.b[K_STEPS - 1][t][0] = ldg_nc_u32(rope);
+        q.b[K_STEPS - 1][t][1] = ldg_nc_u32(rope + 16);
       }
       continue;
     }
@@ -166,7 +176,7 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
 // KV in e4m3 widens to fp16, which bf16 q may not fit: each row is multiplied by the power of 2 that takes its greatest element to
 // 2^14 .. 2^15, which is a matter of exponents alone (what is below 2^-29 of that is lost). The softmax warps divide by it.
 // With products in e4m3 the row's greatest element goes to 2^7 .. 2^8, and an element is the sum of two e4m3: what rounding left of the
-// first is the second, so that some eight bits are held.
+// first is the second, so that some eight bits are held. The rope of records stays bf16 and is multiplied by the same power of 2.
 // From the magnitude of the greatest: what is taken from exponents, which are then fp16's. inf and NaN stay so.
 DEV u32 query_base(u32 most) {
   const u32 exponent = most >> 7;
@@ -216,7 +226,8 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
 #pragma unroll
     for (int i = 0; i < 2 * K_STEPS; i++) {
       u32 &w = q.b[i / 2][t][i % 2];
-      w = (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
+      if (KV_RECORD && i / 2 == K_STEPS - 1) w = mul_bf16x2(w, 0x77807780 - base);  // 1 / query_unit
+      else w = (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
     }
   }
 }
@@ -239,7 +250,7 @@ constexpr int E4M3_AHEAD = 2;  // for AHEAD: each fragment has twice as many ele
 // Row-major [token][dim] tile read as A: lane's ldmatrix row = token lane % 16, 16 bytes from 16 (lane / 16).
 DEV smem_addr key_fragment(const Cta &c, int slot) {
   return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + (lane_id() >> 4) * 16 +
-         warp_id() * K_STEPS * 16 * KV_BYTES;
+         warp_id() * (KV_RECORD ? RECORD_GROUP : K_STEPS * 16 * KV_BYTES);
 }
 // e4m3: ldmatrix takes pairs of elements for one, so that lane c of a quad has the four from 4 c on of 16 dims. Two of them are the
 // mma's columns 2 c and 2 c + 1, the others 2 c + 8 and 2 c + 9; q has the same order. `low`, `high`: tokens 0-7 and 8-15.
@@ -308,19 +319,23 @@ DEV void score_last(const u32 (&r)[2], const Query<NT> &q, float (&s)[NT][4]) {
     }
 }
 template <int NT>
-DEV void score_e4m3(const Cta &c, Turn<SLOTS> &ring, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
+DEV void score_e4m3(const Cta &c, Turn<SLOTS> ring, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
   constexpr int EACH = K_STEPS / 2, LOADS = EACH * HALVES;
-  constexpr bool IN_TURN = NT < 5;
+  constexpr bool IN_TURN = NT < 5 || TILE_SLOTS == 1;
   const auto half = [](int i) { return IN_TURN ? i % HALVES : i / EACH; };
   const auto step = [](int i) { return IN_TURN ? i / HALVES : i % EACH; };
+  const int slot = ring.at;
   smem_addr keys[HALVES];
   u32 raw[E4M3_AHEAD + 1][4], last[HALVES][2];
+  RecordRest rest[HALVES];
   const auto load = [&](int i) {
     if (i >= LOADS) return;
     if (step(i) == 0) {
-      keys[half(i)] = key_fragment(c, ring.at);
-      ring.wait_full(c.shared + BAR_FULL);
-      ring.next();
+      keys[half(i)] = TILE_SLOTS > 1 ? key_fragment(c, ring.at) : key_fragment(c, slot) + half(i) * 16 * TOKEN_STRIDE;
+      if (TILE_SLOTS > 1) {
+        ring.wait_full(c.shared + BAR_FULL);
+        ring.next();
+      }
     }
     ldmatrix_x4(raw[i % (E4M3_AHEAD + 1)], keys[half(i)] + step(i) * 32);
   };
@@ -329,13 +344,17 @@ DEV void score_e4m3(const Cta &c, Turn<SLOTS> &ring, const Query<NT> &q, float (
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
     load(i + E4M3_AHEAD);
-    if (K_STEPS % 2 && i == LOADS - HALVES)
+    if (K_STEPS % 2 && !KV_RECORD && i == LOADS - HALVES)
 #pragma unroll
       for (int h = 0; h < HALVES; h++) ldmatrix_x2(last[h], keys[h] + EACH * 32);
+    if (KV_RECORD && i >= LOADS - HALVES) record_rest(c, slot, i % HALVES, rest[i % HALVES]);
     score_pair<NT>(raw[i % (E4M3_AHEAD + 1)], q, step(i) * 2, s[half(i)]);
   }
 #pragma unroll
-  for (int h = 0; h < HALVES && K_STEPS % 2; h++) score_last<NT>(last[h], q, s[h]);
+  for (int h = 0; h < HALVES && K_STEPS % 2; h++) {
+    if (KV_RECORD) score_rest<NT>(rest[h], q, s[h]);
+    else score_last<NT>(last[h], q, s[h]);
+  }
 }
 
 template <int NT>
@@ -344,19 +363,21 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
   Turn<SCORE_BUFFERS> scores;
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const smem_addr keys = key_fragment(c, ring.at);
-    if (!KV_E4M3) ring.wait_full(c.shared + BAR_FULL);
+    if (TILE_SLOTS == 1) ring.wait_full(c.shared + BAR_FULL);
     float s[HALVES][NT][4];
 #pragma unroll
     for (int h = 0; h < HALVES; h++)
 #pragma unroll
       for (int t = 0; t < NT; t++) s[h][t][0] = s[h][t][1] = s[h][t][2] = s[h][t][3] = 0.f;
+    if (KV_RECORD) split_scales(c, ring.at);
     if (KV_E4M3) score_e4m3<NT>(c, ring, q, s);
     else score_16<NT>(keys, q, s[0]);
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES + h * SCORE_HALF, s[h]);
     scores.arrive(c.shared + BAR_SCORES_FULL);
-    if (!KV_E4M3) ring.next();
+#pragma unroll
+    for (int i = 0; i < TILE_SLOTS; i++) ring.next();
     scores.next();
   }
 }
@@ -384,6 +405,13 @@ DEV void softmax_read(smem_addr scores, SoftmaxRow<L, T> &x) {
 #pragma unroll
       for (int i = 0; i < T; i++) x.s[h * T + i] = w ? x.s[h * T + i] + part[i] : part[i];
     }
+}
+// E (0) or 2^-E (1) of the lane's tokens of a tile of records.
+template <int L, int T>
+DEV void softmax_scales(const Cta &c, int slot, int which, const SoftmaxRow<L, T> &x, float (&v)[SoftmaxRow<L, T>::ALL]) {
+  const smem_addr scales = token_scales(c, slot) + which * 4;
+#pragma unroll
+  for (int i = 0; i < x.ALL; i++) v[i] = lds_f32(scales + (i / T * 16 + score_token(x.position + i % T)) * 8);
 }
 // Known once the first scores are there.
 template <int L, int T>
@@ -431,7 +459,7 @@ DEV void softmax_end(const dw_params &p, const Cta &c, SoftmaxRow<L, T> &x) {
   const float sum = softmax_total<L>(x.sum), rounded = softmax_total<L>(x.rounded);
   const bool nothing = softmax_nothing(p, c, x, sum);
   if (x.position) return;
-  sts_f32(c.shared + FINAL + x.row * 4, nothing ? 0.f : 1.f / rounded);
+  sts_f32(c.shared + FINAL + x.row * 4, nothing ? 0.f : 1.f / (KV_RECORD ? sum : rounded));
   sts_f32(c.shared + FINAL + (ROWS + x.row) * 4, nothing ? MINUS_INF : softmax_lse(x, sum));
 }
 
@@ -554,25 +582,24 @@ DEV void rescale_output(const u32x4 &flags, const f32x2 (&factors)[NT], Output<N
 
 // The weights of a tile say that its bytes have landed, too. A half is done, and its slot empty, before the next.
 template <int NT>
-DEV void output_tile(const Cta &c, bool first, Turn<SLOTS> &ring, const Turn<WEIGHT_BUFFERS> &weights, Output<NT> &out) {
+DEV void output_tile(const Cta &c, bool first, Turn<SLOTS> ring, const Turn<WEIGHT_BUFFERS> &weights, Output<NT> &out) {
   constexpr int EACH = KV_E4M3 && !E4M3_MMA ? V_TILES / 2 : V_TILES;  // loads of a half, or, in e4m3, of both
   constexpr int LOADS = E4M3_MMA ? EACH : HALVES * EACH, FIRST = KV_E4M3 ? E4M3_AHEAD : AHEAD;
-  smem_addr values[HALVES];
-  Turn<SLOTS> next = ring;
-#pragma unroll
-  for (int h = 0; h < HALVES; h++, next.next()) values[h] = KV_E4M3 ? value_pairs(c, next.at) : value_fragment(c, next.at);
-  if (E4M3_MMA) {
-    next = ring;
-    next.next();
-    values[0] = value_bytes(c, lane_id() < 16 ? ring.at : next.at);
-  }
-  const auto place = [&](int i) { return values[i / EACH] + i % EACH * (E4M3_MMA ? 16 : 32); };
+  Turn<SLOTS> second = ring;
+  if (TILE_SLOTS > 1) second.next();
+  const smem_addr values = E4M3_MMA  ? value_bytes(c, lane_id() < 16 ? ring.at : second.at)
+                           : KV_E4M3 ? value_pairs(c, ring.at)
+                                     : value_fragment(c, ring.at);
+  const smem_addr second_values = TILE_SLOTS > 1 ? value_pairs(c, second.at) : values + 16 * TOKEN_STRIDE;
+  const auto place = [&](int i) { return (i < EACH ? values : second_values) + i % EACH * (E4M3_MMA ? 16 : 32); };
   weights.wait_full(c.shared + BAR_WEIGHTS_FULL);
   u32 a[FIRST + 1][4], b[HALVES][NT][2];
 #pragma unroll
   for (int i = 0; i < FIRST && i < LOADS; i++) ldmatrix_x4_trans(a[i], place(i));
 #pragma unroll
   for (int h = 0; h < HALVES && !E4M3_MMA; h++) load_weights<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES + h * WEIGHT_HALF, b[h]);
+#pragma unroll
+  for (int h = 0; h < HALVES && KV_RECORD; h++) scale_weights<NT>(c, ring.at, h, b[h]);
   if (E4M3_MMA) load_parts<NT>(c.shared + WEIGHTS + weights.at * WEIGHT_BYTES, b[0], b[HALVES - 1]);
   const u32x4 flags = lds_u32x4(c.shared + RESCALE_FLAGS + weights.at * SOFTMAX_WARPS * 4);
   f32x2 factors[NT];  // of this lane's two rows of each tile
@@ -605,13 +632,10 @@ DEV void output_tile(const Cta &c, bool first, Turn<SLOTS> &ring, const Turn<WEI
 #pragma unroll
       for (int t = 0; t < NT; t++) mma_mul(out.o[i % EACH * 2 + m][t], v, b[i / EACH][t]);
     }
-    if (i % EACH == EACH - 1 && i + 1 < LOADS) {
-      ring.arrive(c.shared + BAR_EMPTY);
-      ring.next();
-    }
+    if (TILE_SLOTS > 1 && i == EACH - 1) ring.arrive(c.shared + BAR_EMPTY);
   }
-#pragma unroll
-  for (int h = E4M3_MMA ? 0 : HALVES - 1; h < HALVES; h++, ring.next()) ring.arrive(c.shared + BAR_EMPTY);
+  if (TILE_SLOTS == 1 || E4M3_MMA) ring.arrive(c.shared + BAR_EMPTY);
+  if (TILE_SLOTS > 1) second.arrive(c.shared + BAR_EMPTY);
 }
 
 template <int NT>
@@ -627,6 +651,8 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
     output_tile<NT>(c, tile == 0, ring, weights, out);
+#pragma unroll
+    for (int h = 0; h < TILE_SLOTS; h++) ring.next();
     weights.next();
 #pragma unroll
     for (int h = 0; h < TILE_SLOTS; h++) {
@@ -641,7 +667,8 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
   if (!p.early_launch) grid_dependents_launch();
   mbarrier_arrive(c.shared + BAR_FINAL);
   mbarrier_wait(c.shared + BAR_FINAL, 0);
-  output_store<NT>(p, c, 0, out);
+  if (KV_RECORD) output_store_wide<NT>(p, c, out);
+  else output_store<NT>(p, c, 0, out);
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------

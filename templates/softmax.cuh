@@ -3,7 +3,8 @@
 //
 // A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself. With KV in
 // e4m3 weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With
-// products in e4m3 they are 2^8 times as large and, as q, the sum of two parts.
+// products in e4m3 they are 2^8 times as large and, as q, the sum of two parts. With records they are 2^14 times as large, and the score is
+// score + E: see record.cuh.
 #pragma once
 
 constexpr int SPAN = TILE / HALVES;  // tokens that a row's positions stand for, in each half of a tile
@@ -11,7 +12,7 @@ constexpr int SPAN = TILE / HALVES;  // tokens that a row's positions stand for,
 // a row are neighbours. Position -> token:
 DEV int score_token(int position) { return SPAN == 16 ? (position >> 1) + 8 * (position & 1) : (position >> 2) + 8 * (position & 3); }
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
-constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_E4M3 ? 15.f : 0.f;
+constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_RECORD ? 14.f : KV_E4M3 ? 15.f : 0.f;
 
 template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane in SPAN
 struct SoftmaxRow {
@@ -28,6 +29,7 @@ struct SoftmaxRow {
   float sum[SUMS], rounded[SUMS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
   float s[ALL];
+  float exponent[ALL];  // records: E of the tokens
   float product[ALL];  // with a soft cap: before it
   bool far;            // a product is beyond the cap's polynomial
   u32 packed[HALVES][E4M3_MMA ? 2 : (TOKENS + 1) / 2];  // weights of this tile; e4m3: their two parts
@@ -93,6 +95,9 @@ DEV int softmax_window_end(const Cta &c, int first) {
   const int x = (int)all.x > (int)all.y ? (int)all.x : (int)all.y, y = (int)all.z > (int)all.w ? (int)all.z : (int)all.w;
   return x > y ? x : y;
 }
+// Records: E (0) or 2^-E (1) of the lane's tokens in a slot. The family's.
+template <int L, int T>
+DEV void softmax_scales(const Cta &c, int slot, int which, const SoftmaxRow<L, T> &x, float (&v)[SoftmaxRow<L, T>::ALL]);
 // Scales, and hides what the node does not see.
 template <int L, int T>
 DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, SoftmaxRow<L, T> &x, int t0, bool edge) {
@@ -101,6 +106,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, Soft
     if (KV_E4M3) x.s[i] *= x.scale;
     if (WITH_SOFT_CAP) x.product[i] = x.s[i], x.s[i] = soft_cap_near(cap, x.s[i]);
     else if (!KV_E4M3) x.s[i] *= p.scale_log2;
+    if (KV_RECORD) x.s[i] += x.exponent[i];
   }
   x.far = false;
   if (WITH_SOFT_CAP) {
@@ -139,7 +145,7 @@ template <int L, int T>
 DEV void softmax_cap(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x) {
 #pragma unroll
   for (int i = 0; i < x.ALL; i++)
-    if (fabsf(x.product[i]) > cap.most) x.s[i] = soft_cap(p, cap, x.product[i]);
+    if (fabsf(x.product[i]) > cap.most) x.s[i] = soft_cap(p, cap, x.product[i]) + (KV_RECORD ? x.exponent[i] : 0.f);
 }
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>
@@ -183,7 +189,7 @@ DEV void softmax_parts(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L,
 // Adds the weights to the sums and packs them, neighbouring tokens together, which are positions i and i + NEIGHBOUR.
 constexpr int NEIGHBOUR = SPAN / 8;
 template <int L, int T>
-DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
+DEV void softmax_add(const Cta &c, int slot, SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
   if (PAIR_SUMS) {  // with one half
 #pragma unroll
     for (int i = 0; i < x.SUMS; i++) {
@@ -194,8 +200,10 @@ DEV void softmax_add(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T
     }
     return;
   }
+  float unit[SoftmaxRow<L, T>::ALL];
+  if constexpr (KV_RECORD) softmax_scales(c, slot, 1, x, unit);
 #pragma unroll
-  for (int i = 0; i < x.ALL; i++) x.sum[i % T] += weights[i];
+  for (int i = 0; i < x.ALL; i++) x.sum[i % T] += KV_RECORD ? weights[i] * unit[i] : weights[i];
   if constexpr (E4M3_MMA) return softmax_parts(x, weights);
 #pragma unroll
   for (int h = 0; h < HALVES; h++)

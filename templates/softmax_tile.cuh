@@ -1,5 +1,9 @@
 // From the scores of a lane's two rows to weights, factors and sums: the middle of a softmax loop's body, with y where there is a TAIL of
 // rows. Text and no function, or the compiler puts the instructions of a tile into another order (the measured one is this).
+if constexpr (KV_RECORD) {
+  softmax_scales(c, ring.at, 0, x, x.exponent);
+  if (TAIL) softmax_scales(c, ring.at, 0, y, y.exponent);
+}
 softmax_mask(p, c, cap, x, t0, edge);
 if (TAIL) softmax_mask(p, c, cap, y, t0, edge);
 if (edge) {
@@ -33,5 +37,5 @@ if (grow_y) {
   factor_y = softmax_grow(y);
   softmax_weights(y, weights_y);
 }
-softmax_add(x, weights_x);
-if (TAIL) softmax_add(y, weights_y);
+softmax_add(c, ring.at, x, weights_x);
+if (TAIL) softmax_add(c, ring.at, y, weights_y);

@@ -8,7 +8,9 @@
 @ param.int("page", 1)
 @ local formats = {"bf16", "fp16", "fp32"}
 @ param.string("q", {"bf16", "fp16"})
-@ param.string("kv", {q, "e4m3"})
+@ param.string("kv", {q, "e4m3", "record656"})
+@ local record = kv == "record656"
+@ assert(not record or attention == "mla" and head_dim_qk == 576 and head_dim_v == 512 and q == "bf16", "kv: not a record's shape")
 @ param.string("out", formats)
 @ param.int("target", 80)
 @ param.int("limits", 0)
@@ -45,7 +47,7 @@
 #include "params.h"
 
 constexpr int HEADS = ${heads}, KV_HEADS = ${attention == "gqa" and kv_heads or 0}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
-constexpr bool Q_F16 = ${bool(q == "fp16")}, KV_E4M3 = ${bool(kv == "e4m3")};
+constexpr bool Q_F16 = ${bool(q == "fp16")}, KV_E4M3 = ${bool(kv == "e4m3" or record)}, KV_RECORD = ${bool(record)};
 constexpr bool MUL_F16 = ${bool(kv ~= "bf16")};  // operands of products are fp16, else bf16
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool HAS_TREE = ${bool(#nodes > 0)};
@@ -66,7 +68,7 @@ constexpr bool WITH_Q_ROPE = ${bool(q_rope)}, WITH_KV_ROPE = ${bool(kv_rope)};
 @ else
 constexpr int TILE = ${wide_tile and 32 or 16};  // tokens
 #include "schedule.cuh"
-constexpr bool PARTIAL_F16 = ${bool(family ~= "split")};
+constexpr bool PARTIAL_F16 = ${bool(family ~= "split" and not record)};
 #include "combine.cuh"
 @   if family == "split" then
 #include "split.cuh"

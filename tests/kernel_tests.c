@@ -338,6 +338,23 @@ void kt_assert_own_runs(const kt_kernel *kernel, dw__problem *whole, int split_t
   kt_drop(&all);
 }
 
+void kt_check_fixed_bits(const dw__problem_spec *spec, const char *const *variants, int count, int split_tokens) {
+  dw__problem *problem = kt_problem(spec);
+  dw_bounds bounds = kt_fixed(problem, split_tokens);
+  kt_result first = {0};
+  kt_solve(problem);
+  for (int i = 0; i < count; i++) {
+    kt_note("%s, ranges of %d", variants[i], split_tokens);
+    kt_result r = kt_take_run(kt_kernel_for(problem, variants[i]), &bounds, problem);
+    kt_check(problem);
+    if (i == 0) first = r;
+    else kt_assert_same(&first, &r), kt_drop(&r);
+  }
+  kt_assert_own_runs(kt_kernel_for(problem, variants[0]), problem, split_tokens);
+  kt_drop(&first);
+  dw__problem_free(problem);
+}
+
 // ---- contents -------------------------------------------------------------------------------------------------
 
 uint32_t *kt_mask_row(const dw__problem *problem, int row) {
@@ -384,13 +401,36 @@ void *kt_token_element(const dw__problem *problem, int request, int token, int e
   return (char *)(uintptr_t)rope + (element - shape->head_dim_v) * size;
 }
 
+// Of a record its scales and its rope are changed, its latents by what is not finite alone.
+static void change_record(uint8_t *record, double value, double factor) {
+  for (int g = 0; g < 4; g++) {
+    float scale;
+    memcpy(&scale, record + DW__RECORD_SCALES + 4 * g, sizeof scale);
+    scale = (float)(factor != 0 ? (double)scale * factor : value);
+    memcpy(record + DW__RECORD_SCALES + 4 * g, &scale, sizeof scale);
+  }
+  for (int d = 0; d < 64; d++) {
+    uint8_t *at = record + DW__RECORD_ROPE + 2 * d;
+    dw__from_float(DW_BF16, factor != 0 ? (double)dw__to_float(DW_BF16, at) * factor : value, at);
+  }
+  if (isnan(value)) memset(record, 0x7F, DW__RECORD_SCALES);
+}
+
 void kt_fill_token(const dw__problem *problem, int request, int token, double value) {
+  if (problem->spec.shape.kv == DW_RECORD656) {
+    change_record(kt_token(problem, request, token), value, 0);
+    return;
+  }
   for (int i = 0; i < problem->spec.shape.head_dim_qk; i++)
     dw__from_float(problem->spec.shape.kv, value, kt_token_element(problem, request, token, i));
 }
 
 void kt_scale_token(const dw__problem *problem, int request, int token, double factor) {
   dw_dtype type = problem->spec.shape.kv;
+  if (type == DW_RECORD656) {
+    change_record(kt_token(problem, request, token), 0, factor);
+    return;
+  }
   for (int i = 0; i < problem->spec.shape.head_dim_qk; i++) {
     void *element = kt_token_element(problem, request, token, i);
     dw__from_float(type, (double)dw__to_float(type, element) * factor, element);

@@ -81,6 +81,8 @@ void kt_assert_same(const kt_result *a, const kt_result *b);
 void kt_assert_nothing(const kt_result *r, int row, int count);
 // Every request of the problem has the same bits in a call of its own, with ranges of so many tokens.
 void kt_assert_own_runs(const kt_kernel *kernel, dw__problem *whole, int split_tokens);
+// And in each of these variants, which differ in what no row's bits depend on; every row is right.
+void kt_check_fixed_bits(const dw__problem_spec *spec, const char *const *variants, int count, int split_tokens);
 
 // Requests first .. first + count - 1 of a problem as a call of its own over the same memory. `indptr` [count + 1] holds its rows.
 dw__problem kt_part(const dw__problem *whole, int first, int count, int32_t *indptr);

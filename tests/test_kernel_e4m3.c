@@ -227,20 +227,7 @@ static void fixed_ranges_have_their_bits(void **state) {
   for (int split = 16; split <= 112; split += 32) {
     dw__problem_spec spec = spec_of(SMALL, 4, prefix, rows, DW_MASK_PARENTS);
     spec.kv_scale = 0.1f;
-    dw__problem *problem = kt_problem(&spec);
-    dw_bounds bounds = kt_fixed(problem, split);
-    kt_result first = {0};
-    kt_solve(problem);
-    for (int i = 0; i < COUNT(variants); i++) {
-      kt_note("%s, ranges of %d", variants[i], split);
-      kt_result r = kt_take_run(kt_kernel_for(problem, variants[i]), &bounds, problem);
-      kt_check(problem);
-      if (i == 0) first = r;
-      else kt_assert_same(&first, &r), kt_drop(&r);
-    }
-    kt_assert_own_runs(kt_kernel_for(problem, variants[0]), problem, split);
-    kt_drop(&first);
-    dw__problem_free(problem);
+    kt_check_fixed_bits(&spec, variants, COUNT(variants), split);
   }
 }
 

@@ -16,12 +16,13 @@
 #define GROUPED "grouped.cuh"
 #define REQUEST "request.cuh"
 #define COMBINE "combine.cuh"
+#define RECORD "record.cuh"
 
 typedef struct fault {
   const char *name, *file, *text, *replacement;
 } fault;
 
-// Names that begin with gqa_: found by problems of GQA.
+// Names that begin with gqa_: found by problems of GQA, with record_: of records.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -33,10 +34,9 @@ static const fault faults[] = {
   {"no_wait_for_free_scores", ROWSPLIT, "    if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);\n", ""},
   {"no_wait_for_free_weights", ROWSPLIT, "    if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);\n",
    ""},
-  {"no_wait_for_half_a_tile", ROWSPLIT, "      ring.wait_full(c.shared + BAR_FULL);\n      ring.next();\n",
-   "      ring.next();\n"},
-  {"half_a_tile_emptied_early", ROWSPLIT, "if (i % EACH == EACH - 1 && i + 1 < LOADS) {",
-   "if (i % EACH == 0 && i + 1 < LOADS) {"},
+  {"no_wait_for_half_a_tile", ROWSPLIT, "        ring.wait_full(c.shared + BAR_FULL);\n        ring.next();\n",
+   "        ring.next();\n"},
+  {"half_a_tile_emptied_early", ROWSPLIT, "if (TILE_SLOTS > 1 && i == EACH - 1)", "if (TILE_SLOTS > 1 && i == 0)"},
   {"half_a_tile_cleaned", SOFTMAX, "if (i == TILE_SLOTS - 1) break;", "if (i == 0) break;"},
   {"cp_async_arrives_early", ROWSPLIT, "  cp_async_mbarrier_arrive(full);\n", "  mbarrier_arrive(full);\n"},
   {"cp_async_counts_warps", ROWSPLIT, "LOADERS * (CP_ASYNC ? 32 : 1)", "LOADERS"},
@@ -112,6 +112,27 @@ static const fault faults[] = {
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
   {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
+  // Records.
+  {"record_scale_of_the_next_group", RECORD, "+ RECORD_SCALES + warp_id() * 4);", "+ RECORD_SCALES + (warp_id() ^ 1) * 4);"},
+  {"record_scale_of_another_token", RECORD, "((lane_id() >> 2) + 8 * i) * TOKEN_STRIDE",
+   "((lane_id() >> 2) + 8 * (i ^ 1)) * TOKEN_STRIDE"},
+  {"record_scale_on_the_rope", RECORD,
+   "    for (int i = 0; i < 4; i++) s[t][i] = s[t][i] * r.scale[i / 2] + nan[i / 2];\n"
+   "    mma_m16n8k16_bf16(s[t], r.rope, q.b[K_STEPS - 1][t]);\n",
+   "    mma_m16n8k16_bf16(s[t], r.rope, q.b[K_STEPS - 1][t]);\n"
+   "    for (int i = 0; i < 4; i++) s[t][i] = s[t][i] * r.scale[i / 2] + nan[i / 2];\n"},
+  {"record_rope_of_q_not_scaled", ROWSPLIT, "w = mul_bf16x2(w, 0x77807780 - base);", "w = w;"},
+  {"record_rope_of_the_next_warp", RECORD, "RECORD_ROPE + warp_id() * 32", "RECORD_ROPE + (warp_id() ^ 1) * 32"},
+  {"record_factors_of_the_next_group", RECORD, "V_EACH / RECORD_GROUP;", "V_EACH / RECORD_GROUP ^ 1;"},
+  {"record_factors_of_the_first_half", RECORD, "(group * TILE + half * 16 + 2 *", "(group * TILE + 2 *"},
+  {"record_factor_not_finite", RECORD, "fabsf(scale[g]) < SCALE_LIMIT ? scale[g] * unit : 0.f", "scale[g] * unit"},
+  {"record_sum_of_scaled_weights", SOFTMAX, "KV_RECORD ? weights[i] * unit[i] : weights[i]", "weights[i]"},
+  {"record_scores_without_exponents", SOFTMAX, "    if (KV_RECORD) x.s[i] += x.exponent[i];\n", ""},
+  {"record_capped_without_exponents", SOFTMAX, " + (KV_RECORD ? x.exponent[i] : 0.f);", ";"},
+  {"record_exponents_of_other_tokens", ROWSPLIT, "(i / T * 16 + score_token(x.position + i % T)) * 8",
+   "(i / T * 16 + x.position + i % T) * 8"},
+  {"record_rows_of_the_next_group_written", RECORD, "if (row < c.rows) stg_cg_v2", "stg_cg_v2"},
+  {"record_scales_after_the_slot_is_free", ROWSPLIT, "    if (KV_RECORD) split_scales(c, ring.at);\n", ""},
   // GQA.
   {"gqa_no_wait_for_copies", GROUPED, "    cp_async_wait_group<V_SLOTS - 1>();\n    meet();\n    if (window(p)",
    "    meet();\n    if (window(p)"},
@@ -209,6 +230,7 @@ static void remove_one(const char *name, const fault *f) {
 // ---- problems that find faults --------------------------------------------------------------------------------
 
 #define SHAPE "mla:h=8,t=9,qk=320,v=256"
+#define REC "mla:h=8,t=9,kv=record656"
 
 // What is special.
 enum {
@@ -262,6 +284,8 @@ static const trial trials[] = {
   {SHAPE, R5, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, DW_MASK_BIAS_F32, DW_CSR, 1, 0, WINDOW},
   {SHAPE, R2, {70, 20, 0}, {9, 4, 7}, CHAIN_CSR, 1, 0, PREFIX_ONLY | ELSEWHERE | CAP},
+  {REC ",page=16", R2 ",wide_tile=1", {250, 37, 64}, {9, 4, 7}, PARENTS, 9, 0, CAP},
+  {"mla:h=2,t=64,kv=record656", R5 ",wide_tile=1", {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=6,hk=2,t=9,d=64,page=16", G2, {500, 37, 64}, {9, 4, 7}, PARENTS, 5, 0, 0},
   {"gqa:h=8,hk=2,t=9,qk=192,v=128", G4, {250, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 192, PREFIX_ONLY},
   {"gqa:h=2,hk=1,t=64,d=128", G4, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
@@ -354,9 +378,18 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
   return found;
 }
 
-static bool find(const char *templates, bool gqa, dw_error *error) {
+// What problems are of, and what finds a fault.
+typedef enum kind { MLA, GQA, RECORDS, KINDS } kind;
+static kind kind_of_shape(const char *text) {
+  return strncmp(text, "gqa:", 4) == 0 ? GQA : strstr(text, "record656") ? RECORDS : MLA;
+}
+static kind kind_of_fault(const char *name) {
+  return strncmp(name, "gqa_", 4) == 0 ? GQA : strncmp(name, "record_", 7) == 0 ? RECORDS : MLA;
+}
+
+static bool find(const char *templates, kind of, dw_error *error) {
   for (size_t i = 0; i < DW__COUNT(trials); i++) {
-    if ((strncmp(trials[i].shape, "gqa:", 4) == 0) != gqa) continue;
+    if (kind_of_shape(trials[i].shape) != of) continue;
     dw_shape shape = kt_shape(trials[i].shape);
     dw_variant variant = kt_variant(trials[i].variant);
     dw__variant_add_features(&variant, features_of(&trials[i]));
@@ -376,7 +409,7 @@ static void check_fault(void **state) {
   assert_non_null(mkdtemp(folder));
   each_template(copy_one, f);
   kt_note("%s", f->name);
-  bool found = find(folder, strncmp(f->name, "gqa_", 4) == 0, &error);
+  bool found = find(folder, kind_of_fault(f->name), &error);
   each_template(remove_one, f);
   rmdir(folder);
   if (!found) fail_msg("nothing finds it");
@@ -389,8 +422,8 @@ static void no_fault(void **state) {
   (void)state;
   dw_error error = {0};
   kt_note("templates as they are");
-  for (int gqa = 0; gqa < 2; gqa++)
-    if (find(TEST_SOURCE_DIR "/templates", gqa, &error)) kt_fail("found", &error);
+  for (kind of = MLA; of < KINDS; of++)
+    if (find(TEST_SOURCE_DIR "/templates", of, &error)) kt_fail("found", &error);
 }
 
 int main(int argc, char **argv) {

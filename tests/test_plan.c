@@ -109,6 +109,9 @@ static void variants_are_refused(void **state) {
     {"mla:h=8,t=9,kv=e4m3", FEW ",e4m3_mma=1", "e4m3_mma", "1", "0, or wide_tile=1"},
     {"mla:h=8,t=9", FEW ",wide_tile=1,e4m3_mma=1", "wide_tile", "1", "0"},
     {"mla:h=8,t=9,kv=fp16,q=fp16,limits=sm_120", "family=rowsplit,combine=few,wide_tile=1", "wide_tile", "1", "0"},
+    {"mla:h=8,t=9,kv=record656", FEW ",kv_rope=1", "kv_rope", "1", "0"},
+    {"mla:h=8,t=9,kv=record656", FEW ",wide_tile=1,e4m3_mma=1", "e4m3_mma", "1", "0"},
+    {"mla:h=8,t=9,kv=record656,limits=sm_120", "family=rowsplit,combine=few,n_tiles=6", "n_tiles", "6", "1 to 5"},
     {"mla:h=8,t=9,q=bf16,kv=fp16", FEW, "kv", "fp16", "the type of q, or e4m3"},
     {"mla:h=8,t=9,qk=80,v=64", "family=reference", "qk", "80", "a multiple of 32"},
     {"mla:h=8,t=9,qk=96,v=48", "family=reference", "v", "48", "a multiple of 32"},
@@ -551,6 +554,30 @@ static void kv_in_e4m3_is_checked(void **state) {
   ACCEPT(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 80, a.kv_token_stride = 512));
 }
 
+// Strides in bytes, no scale of the call's own, and partial results in fp32.
+static void records_are_checked(void **state) {
+  (void)state;
+  rig r = make_rig(SHAPE ",kv=record656", FEW ",q_rope=1");
+  ACCEPT(good_args, a.kv_token_stride = 672);
+  REFUSE(good_args, a.kv_token_stride = 640, "kv_token_stride", "640", "656 to 2305843009213693951");
+  REFUSE(good_args, a.kv_token_stride = 664, "kv_token_stride", "664", "a multiple of 16 bytes");
+  REFUSE(good_args, a.kv_page_stride = 10480, "kv_page_stride", "10480", "10496 to 2305843009213693951");
+  REFUSE(good_args, a.kv_scale = (const float *)AT(0), "kv_scale", "a pointer", "NULL");
+  REFUSE(good_args, a.v_scale = (const float *)AT(0), "v_scale", "a pointer", "NULL");
+  REFUSE(good_args, a.kv_rope = memory, "kv_rope", "set", "NULL");
+  REFUSE(good_args, a.kv = AT(8), "kv", "8", "0 modulo 16");
+  rig other = make_rig(SHAPE, FEW);
+  assert_int_equal(r.plan.partial_bytes, 2 * other.plan.partial_bytes);
+  dw_args args = good_args(&r.plan);
+  const dw_variant variant = variant_of(FEW);
+  dw_params p;
+  dw__plan_params(&r.shape, &variant, &r.bounds, &r.plan, &args, &p, NULL);
+  assert_int_equal(p.kv_token_stride, 656);
+  assert_int_equal(p.kv_page_stride, 656 * r.shape.page);
+  assert_null(p.k_scale);
+  assert_null(p.v_scale);
+}
+
 static void parts_and_scalars_are_checked(void **state) {
   (void)state;
   rig r = make_rig(SHAPE, FEW ",window=1,soft_cap=1,q_rope=1,kv_rope=1");
@@ -809,6 +836,7 @@ static void everything_listed_is_chosen(void **state) {
                                        "mla:h=8,t=4",
                                        "mla:h=16,t=17",
                                        "mla:h=8,t=9,kv=e4m3",
+                                       "mla:h=8,t=9,kv=record656",
                                        "mla:h=8,t=9,qk=96,v=64",
                                        "gqa:h=32,hk=8,t=9,d=128",
                                        "gqa:h=64,hk=8,t=1,d=64"};
@@ -858,6 +886,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a16_masks_have_their_size),
     cmocka_unit_test(a37_only_e4m3_has_a_scale),
     cmocka_unit_test(kv_in_e4m3_is_checked),
+    cmocka_unit_test(records_are_checked),
     cmocka_unit_test(parts_and_scalars_are_checked),
     cmocka_unit_test(vectors_lie_apart),
     cmocka_unit_test(workspace_is_checked),

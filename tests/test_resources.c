@@ -73,7 +73,7 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
   expect((s.ublkcp > 0) == !variant->cp_async, name, "UBLKCP, as the variant says", s.ublkcp);
   expect((s.ldgsts > 0) == variant->cp_async, name, "LDGSTS, as the variant says", s.ldgsts);
   expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
-  expect((s.unpack > 0) == (shape->kv == DW_E4M3), name, "F2FP, as the KV's type says", s.unpack);
+  expect((s.unpack > 0) == (dw__dtype_size(shape->kv) == 1), name, "F2FP, as the KV's type says", s.unpack);
   // Dozens are a sign that the compiler holds the roles for divergent branches; such code is a tenth slower.
   expect(s.warpsync <= 16, name, "WARPSYNC, at most 16", s.warpsync);
 }
@@ -138,7 +138,7 @@ static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name,
       check_variant(ctx, shape, &other, disassembler);
     }
     other = variant;
-    other.e4m3_mma = other.wide_tile && shape->target >= 120;
+    other.e4m3_mma = other.wide_tile && shape->kv == DW_E4M3 && shape->target >= 120;
     if (other.e4m3_mma) check_variant(ctx, shape, &other, disassembler);
     other = variant;
     other.setmaxnreg = 0;

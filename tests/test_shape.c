@@ -52,6 +52,9 @@ static void shape_out_follows_q_unless_given(void **state) {
   assert_int_equal(shape_of("kimi-k2.6-tp8,q=fp16").out, DW_F16);
   assert_int_equal(shape_of("mla:h=8,t=9,q=fp16,kv=fp8").kv, DW_E4M3);
   assert_prints("kimi-k2.6-tp8,kv=fp8", "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=e4m3,target=sm_120,limits=native");
+  assert_int_equal(shape_of("mla:h=8,t=9,kv=fp8_ds_mla").kv, DW_RECORD656);
+  assert_prints("kimi-k2.6-tp8,kv=fp8_ds_mla",
+                "mla:h=8,t=9,qk=576,v=512,page=1,q=bf16,kv=record656,target=sm_120,limits=native");
   assert_prints("mla:h=8,t=9,q=f16,o=f32", "mla:h=8,t=9,qk=576,v=512,page=1,q=fp16,kv=bf16,o=fp32,target=sm_120,limits=native");
 }
 
@@ -205,7 +208,13 @@ static const struct {
   {"gqa:h=32,hk=64,t=9,d=128", "kv_heads", "64", "a divisor of heads, 32", NULL},
   {"mla:h=8,t=9,q=int8", "q", "int8", "bf16, fp16", "q: found int8, allowed bf16, fp16: not a value of this field"},
   {"mla:h=8,t=9,q=fp32", "q", "fp32", "bf16, fp16", NULL},
-  {"mla:h=8,t=9,kv=f32", "kv", "f32", "bf16, fp16, e4m3", NULL},
+  {"mla:h=8,t=9,kv=f32", "kv", "f32", "bf16, fp16, e4m3, record656", NULL},
+  {"gqa:h=8,hk=2,t=9,d=128,kv=record656", "kv", "record656", "another type with gqa", NULL},
+  {"mla:h=8,t=9,v=256,kv=record656", "head_dim_v", "256", "512 with kv=record656",
+   "head_dim_v: found 256, allowed 512 with kv=record656: a record has 512 latents in e4m3, their 4 scales and 64 of the rope in bf16"},
+  {"mla:h=8,t=9,qk=640,kv=record656", "head_dim_qk", "640", "576 with kv=record656", NULL},
+  {"mla:h=8,t=9,q=fp16,kv=record656", "q", "fp16", "bf16 with kv=record656", NULL},
+  {"mla:h=8,t=9,q=record656", "q", "record656", "bf16, fp16", NULL},
   {"mla:h=8,t=9,q=e4m3", "q", "e4m3", "bf16, fp16", NULL},
   {"mla:h=8,t=9,o=e4m3", "o", "e4m3", "bf16, fp16, fp32", NULL},
   {"mla:h=8,t=9,target=sm_120f", "target", "sm_120f", TARGETS,

@@ -13,7 +13,7 @@
 // clang-format off
 #define DW_HOST_FUNCTIONS(X)                                                                                          \
   X(sync_warp) X(shuffle) X(shuffle_xor) X(shuffle_up) X(vote_any) X(vote_ballot) X(ldg_nc_s32) X(ldg_nc_s64)         \
-  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
+  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_v2) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
   X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) \
   X(sts_u32x4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4)                 \
   X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(mma_m16n8k32_e4m3) X(mma_m16n8k16_e4m3) X(cp_async_16)                     \
@@ -201,6 +201,15 @@ DEV float f16_to_float(u16 x) {
   return __uint_as_float(sign | ((m << 13) + 0x38000000));
 }
 
+DEV u32 mul_f16x2(u32 x, u32 y) {
+  return dw_host_f16(f16_to_float((u16)x) * f16_to_float((u16)y)) |
+         dw_host_f16(f16_to_float((u16)(x >> 16)) * f16_to_float((u16)(y >> 16))) << 16;
+}
+DEV u32 mul_bf16x2(u32 x, u32 y) {
+  return pack_bf16x2(bf16_to_float((u16)x) * bf16_to_float((u16)y),
+                     bf16_to_float((u16)(x >> 16)) * bf16_to_float((u16)(y >> 16)));
+}
+
 // ---- global memory --------------------------------------------------------------------------------------------
 // The access stands here, not in the runner, so that a kernel built with AddressSanitizer has it checked.
 template <class T> DEV T dw_host_ldg(dw_host_fn fn, const void *p) {
@@ -224,6 +233,7 @@ DEV u32x4 ldg_cg_v4_if(const void *p, bool wanted) { return wanted ? ldg_cg_v4(p
 DEV s32 ldg_cg_s32(const s32 *p) { return dw_host_ldg<s32>(DW_HOST_FN_ldg_cg_s32, p); }
 DEV float ldg_cg_f32(const float *p) { return dw_host_ldg<float>(DW_HOST_FN_ldg_cg_f32, p); }
 DEV void stg_cg_v4(void *p, u32x4 v) { dw_host_stg(DW_HOST_FN_stg_cg_v4, p, v); }
+DEV void stg_cg_v2(void *p, u32x2 v) { dw_host_stg(DW_HOST_FN_stg_cg_v2, p, v); }
 DEV void stg_cg_f32(float *p, float v) { dw_host_stg(DW_HOST_FN_stg_cg_f32, p, v); }
 DEV void prefetch_l2(const void *) {}  // a hint; a bad address does no harm on the device either
 DEV u32 atomic_add_u32(u32 *p, u32 v) {

@@ -1276,7 +1276,8 @@ void Runner::check_bytes(Fn fn, const void *p, u64 n, bool write, bool nc) {
 void Runner::global(Fn fn, const void *p, u32 n) {
   call(fn, true);
   if ((size_t)p % n) fail(DW_HOST_MISALIGNED, me(fn) + text(" at %p, which is not a multiple of %u.", p, n));
-  bool write = fn == DW_HOST_FN_stg_cg_v4 || fn == DW_HOST_FN_stg_cg_f32 || fn == DW_HOST_FN_atomic_add_u32;
+  bool write =
+    fn == DW_HOST_FN_stg_cg_v4 || fn == DW_HOST_FN_stg_cg_v2 || fn == DW_HOST_FN_stg_cg_f32 || fn == DW_HOST_FN_atomic_add_u32;
   bool nc = fn == DW_HOST_FN_ldg_nc_s32 || fn == DW_HOST_FN_ldg_nc_s64 || fn == DW_HOST_FN_ldg_nc_u32 ||
             fn == DW_HOST_FN_ldg_nc_u8 || fn == DW_HOST_FN_ldg_nc_v2 || fn == DW_HOST_FN_ldg_nc_v4;
   check_bytes(fn, p, n, write, nc);

@@ -137,7 +137,29 @@ class E4m3Problem(Problem):
     def pool(self):
         exponent, mantissa = (self.kv >> 3 & 15).astype(int), (self.kv & 7).astype(int)
         size = np.where(exponent > 0, np.ldexp(8.0 + mantissa, exponent - 10), np.ldexp(mantissa * 1.0, -9))
-        return (np.where(self.kv & 0x80, -size, size) * float(self.scale[0])).reshape(-1, QK)
+        return (np.where(self.kv & 0x80, -size, size) * float(self.scale[0])).reshape(-1, self.kv.shape[-1])
+
+
+class RecordProblem(E4m3Problem):
+    """Records of 656 bytes: latents in e4m3, a scale for each 128 of them, the rope in bf16."""
+
+    def __init__(self):
+        super().__init__()
+        random, pages = np.random.default_rng(10), self.kv.shape[0]
+        records = aligned(pages * PAGE * 656).reshape(pages, PAGE, 656)
+        records[..., :V] = self.kv[..., :V]
+        records[..., V:V + 16] = (10.0 ** random.uniform(-3.5, -1.5, (pages, PAGE, 4))).astype(np.float32).view(np.uint8)
+        records[..., V + 16:] = aligned_bf16(random, pages, PAGE, QK - V).view(np.uint8)
+        self.kv, self.scale = records, np.ones(1, np.float32)
+
+    def pool(self):
+        records, bytes_ = self.kv, np.ascontiguousarray
+        self.kv = records[..., :V]
+        latents = super().pool()
+        self.kv = records
+        scales = bytes_(records[..., V:V + 16]).view(np.float32).reshape(-1, 4).astype(np.float64)
+        return np.concatenate([latents * np.repeat(scales, 128, 1),
+                               from_bf16(bytes_(records[..., V + 16:]).view(np.uint16)).reshape(-1, QK - V)], 1)
 
 
 class Calls(unittest.TestCase):
@@ -179,6 +201,19 @@ class Calls(unittest.TestCase):
         with self.assertRaises(dw.BadArgument) as caught:
             self.bind(Problem(), kv_scale=Device(p.scale))
         self.assertEqual(caught.exception.field, "kv_scale")
+
+    def test_records(self):
+        p = RecordProblem()
+        kernel = self.context.kernel(SHAPE + ",kv=record656", dw.Bounds(batch=BATCH, kv_len=LONGEST))
+        given = {"q": bf16(p.q), "out": bf16(p.out), "kv": Device(p.kv), "kv_len": Device(p.lengths), "lse": Device(p.lse), "lse_base": "e",
+                 "block_table": Device(p.table), "mask": i32(TREES[0] + TREES[1]), "mask_kind": dw.Mask.PARENTS, "softmax_scale": SCALE,
+                 "workspace": Device(aligned(kernel.workspace_size))}
+        kernel.bind(**given).launch()
+        p.check(self)
+        for name, value in (("kv_scale", Device(p.scale)), ("kv", Device(p.kv[..., :640]))):
+            with self.assertRaises(dw.BadArgument) as caught:
+                kernel.bind(**{**given, name: value})
+            self.assertEqual(caught.exception.field, name)
 
     def test_repeated_with_new_contents(self):
         p = Problem()

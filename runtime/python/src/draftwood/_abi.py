@@ -43,6 +43,7 @@ class DType(IntEnum):
     F16 = 1
     F32 = 2
     E4M3 = 3
+    RECORD656 = 4
 
 
 class Family(IntEnum):

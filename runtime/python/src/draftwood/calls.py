@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 REPOINTED = ("q", "q_rope", "out", "kv", "kv_rope", "v", "lse")
 REPORT_WORDS = _abi.DW_FAULT_WORDS * len(_abi.Fault)  # u32 words of a checked kernel's report
-DTYPE_NAMES = {DType.BF16: "bf16", DType.F16: "f16", DType.F32: "f32", DType.E4M3: "e4m3"}
+RECORD_BYTES = 656  # of a token, as an array of bytes
+DTYPE_NAMES = {DType.BF16: "bf16", DType.F16: "f16", DType.F32: "f32", DType.E4M3: "e4m3", DType.RECORD656: "u8"}
 
 
 class Call:
@@ -200,7 +201,7 @@ def _fill_vectors(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]
 def _fill_kv(args: Any, taken: Taken, kernel: Kernel, given: dict[str, Any]) -> None:
     shape = kernel.shape
     rope = given["kv_rope"] is not None
-    width = shape.head_dim_v if rope else shape.head_dim_qk
+    width = shape.head_dim_v if rope else RECORD_BYTES if shape.kv == DType.RECORD656 else shape.head_dim_qk
     kv, args.kv_page_stride, args.kv_token_stride, head = taken.pool("kv", given["kv"], shape, width)
     args.kv, args.kv_pages = kv.pointer, kv.shape[0]
     if rope:

@@ -161,7 +161,7 @@ class Kernel:
         and, of its drafts, what the mask says.
 
         q, out         [total_q, heads, qk], [total_q, heads, v]; with q_rope: [.., v] and [.., qk - v]
-        kv             MLA: [pages, page, qk or more], with page 1 [slots, qk or more]; with kv_rope in two pools
+        kv             MLA: [pages, page, qk or more], with page 1 [slots, qk or more]; with kv_rope in two pools; kv=record656: u8, 656 or more
         kv, v          GQA: K and V, [pages, page, kv_heads, qk or v], with page 1 [slots, kv_heads, ..]; views of one buffer or of two,
                        in any order of dimensions in memory but for the last
         kv_scale       f32 [1]: by what KV in e4m3 is multiplied, for GQA K alone; v_scale: the same of GQA's V. None: 1
