@@ -36,7 +36,7 @@ static const fault faults[] = {
    ""},
   {"no_wait_for_half_a_tile", ROWSPLIT, "        ring.wait_full(c.shared + BAR_FULL);\n        ring.next();\n",
    "        ring.next();\n"},
-  {"half_a_tile_emptied_early", ROWSPLIT, "if (TILE_SLOTS > 1 && i == EACH - 1)", "if (TILE_SLOTS > 1 && i == 0)"},
+  {"wrong_half_emptied", ROWSPLIT, "i == EACH - 1) ring.arrive(", "i == EACH - 1) second.arrive("},
   {"half_a_tile_cleaned", SOFTMAX, "if (i == TILE_SLOTS - 1) break;", "if (i == 0) break;"},
   {"cp_async_arrives_early", ROWSPLIT, "  cp_async_mbarrier_arrive(full);\n", "  mbarrier_arrive(full);\n"},
   {"cp_async_counts_warps", ROWSPLIT, "LOADERS * (CP_ASYNC ? 32 : 1)", "LOADERS"},
