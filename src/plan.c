@@ -94,7 +94,7 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   main->grid[1] = (unsigned)split.ranges;
   main->grid[2] = (unsigned)bounds->batch;
   main->block = variant->family == DW_ROWSPLIT ? 512 : 128;
-  if (variant->family == DW_GROUPED) main->grid[0] *= (unsigned)shape->kv_heads;
+  if (dw__is_for_gqa(variant->family)) main->grid[0] *= (unsigned)shape->kv_heads;
   plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
   add_combine(shape, variant, bounds, plan);
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);

@@ -11,6 +11,8 @@ static int least(int a, int b) { return a < b ? a : b; }
 static int most(int a, int b) { return a > b ? a : b; }
 
 static bool is_gqa(const dw_shape *shape) { return shape->attention == DW_GQA; }
+bool dw__is_for_gqa(int family) { return family == DW_GROUPED || family == DW_WARPSPLIT; }
+bool dw__is_fast(int family) { return family == DW_ROWSPLIT || dw__is_for_gqa(family); }
 // Tiles of 8 query rows that read the same KV: of a request, or of one of its KV heads.
 static int row_tiles(const dw_shape *shape) {
   return dw__ceil_div((long long)shape->width * shape->heads / shape->kv_heads, 8);
@@ -48,12 +50,16 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   return (ring + scores + weights + rescale + poison + final + scales + barriers + 15) / 16 * 16;
 }
 
+// What sm_120 has for each of two CTAs that share a multiprocessor, and for one alone.
+#define HALF_SHARED 50176
+#define WHOLE_SHARED 101376
+
 // Two CTAs of grouped share a multiprocessor, but for long vectors.
 static int grouped_ctas(const dw_shape *shape) { return shape->head_dim_qk + shape->head_dim_v <= 320 ? 2 : 1; }
 
 // The layout of templates/grouped.cuh: everything before the rings, then as many slots as fit. 0: not one of each does.
 static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
-  const size_t budget = grouped_ctas(shape) == 2 ? 50176 : 101376, rows = 8 * (size_t)variant->n_tiles, step = 32;
+  const size_t budget = grouped_ctas(shape) == 2 ? HALF_SHARED : WHOLE_SHARED, rows = 8 * (size_t)variant->n_tiles, step = 32;
   const size_t addresses = (shape->head_dim_qk + shape->head_dim_v <= 192 ? 8 : 4) * step * 16;
   const size_t weights = rows * (step * 2 + 16), sums = rows * (8 + 2 * 4 + 4 + 4), rest = 4 * 4 + addresses;
   const size_t fixed = (weights + sums + rest + 127) / 128 * 128;
@@ -64,11 +70,34 @@ static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
   return used + (budget - used >= key ? key : 0);
 }
 
+// What comes before the rings of templates/warpsplit.cuh: rows, and q where the registers do not hold it.
+static size_t warpsplit_fixed(const dw_shape *shape, const dw_variant *variant) {
+  const size_t tiles = (size_t)variant->n_tiles, qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
+  const bool held = tiles * (v / 4 + qk / 8 + 10) <= 200;
+  return (tiles * 8 * 12 + 16 + 127) / 128 * 128 + (held ? 0 : qk / 16 * tiles * 256);
+}
+// A slot of each of its four warps: K or V of 16 tokens.
+static size_t warpsplit_slots(const dw_shape *shape) {
+  return 4 * 16 * 2 * (size_t)most(shape->head_dim_qk, shape->head_dim_v);
+}
+// Two CTAs share a multiprocessor where a tile's K and V fit each warp then.
+static int warpsplit_ctas(const dw_shape *shape, const dw_variant *variant) {
+  return warpsplit_fixed(shape, variant) + 2 * warpsplit_slots(shape) <= HALF_SHARED ? 2 : 1;
+}
+static size_t warpsplit_shared(const dw_shape *shape, const dw_variant *variant) {
+  const size_t budget = warpsplit_ctas(shape, variant) == 2 ? HALF_SHARED : WHOLE_SHARED;
+  const size_t fixed = warpsplit_fixed(shape, variant), slot = warpsplit_slots(shape), fit = (budget - fixed) / slot;
+  return fixed + (fit < 6 ? fit : 6) * slot;
+}
+
 size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant) {
   if (!shape || !variant) return 0;
-  return variant->family == DW_ROWSPLIT  ? rowsplit_shared(shape, variant)
-         : variant->family == DW_GROUPED ? grouped_shared(shape, variant)
-                                         : 0;
+  switch (variant->family) {
+    case DW_ROWSPLIT: return rowsplit_shared(shape, variant);
+    case DW_GROUPED: return grouped_shared(shape, variant);
+    case DW_WARPSPLIT: return warpsplit_shared(shape, variant);
+    default: return 0;
+  }
 }
 
 // ---- applicable -----------------------------------------------------------------------------------------------
@@ -119,21 +148,23 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   return DW_OK;
 }
 
-// Row tiles that the registers of a CTA of grouped hold: q and the output of all its rows.
-static int grouped_tiles(const dw_shape *shape) {
+// Row tiles whose q and output the registers hold: of a CTA of grouped, or of each warp of warpsplit.
+static int gqa_tiles(const dw_shape *shape, int family) {
+  if (family == DW_WARPSPLIT) return most(1, least(5, 210 / (shape->head_dim_v / 4 + 10)));
   const int dims = most(shape->head_dim_qk, shape->head_dim_v);
   return dims <= 128 ? 8 : dims <= 192 ? 6 : 4;
 }
 
-static dw_status grouped_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+static dw_status gqa_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (!is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "mla", "gqa", "rowsplit is the family for MLA");
   if (s->head_dim_qk > 256) return no(e, "qk", s->head_dim_qk, "up to 256", "q has to fit the registers");
   if (s->head_dim_v > 256) return no(e, "v", s->head_dim_v, "up to 256", "the output has to fit the registers");
   char allowed[64];
-  snprintf(allowed, sizeof allowed, "1 to %d", grouped_tiles(s));
-  if (v->n_tiles > grouped_tiles(s))
+  const int tiles = gqa_tiles(s, v->family);
+  snprintf(allowed, sizeof allowed, "1 to %d", tiles);
+  if (v->n_tiles > tiles)
     return no(e, "n_tiles", v->n_tiles, allowed, "q and the output of this many rows have to fit the registers");
-  if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "all warps of grouped do the same");
+  if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "all warps do the same");
   return DW_OK;
 }
 
@@ -182,7 +213,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
                                   : "cp_async",
                     "set", "its normal value", "only rowsplit has this parameter");
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
-  if (v->family == DW_GROUPED) return grouped_applicable(s, v, e);
+  if (dw__is_for_gqa(v->family)) return gqa_applicable(s, v, e);
   if (v->setmaxnreg || v->n_tiles != 1)
     return dw__fail(e, DW_NOT_APPLICABLE, v->setmaxnreg ? "setmaxnreg" : "n_tiles", "set", "its normal value",
                     "a plain family has no such parameter");
@@ -226,11 +257,9 @@ static int choose_n_tiles(const load *l) {
   return dw__ceil_div(l->row_tiles, groups);  // as even as they go
 }
 
-static bool is_fast(const dw_variant *variant) { return variant->family == DW_ROWSPLIT || variant->family == DW_GROUPED; }
-
 static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
-  return is_fast(variant) ? dw__ceil_div(row_tiles(shape), variant->n_tiles)
-                          : dw__ceil_div((long long)shape->width * shape->heads, 4);
+  return dw__is_fast(variant->family) ? dw__ceil_div(row_tiles(shape), variant->n_tiles)
+                                      : dw__ceil_div((long long)shape->width * shape->heads, 4);
 }
 
 // One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
@@ -242,9 +271,11 @@ static int choose_ranges(const load *l, const dw_bounds *bounds, int groups) {
   return ranges;
 }
 
-// Two CTAs an SM, if they fit; a range has two steps of 32 tokens at least where it can.
-static int choose_grouped_ranges(const dw_shape *shape, const load *l, const dw_bounds *bounds, int groups) {
-  const int ranges = most(1, grouped_ctas(shape) * bounds->sm_count / (groups * shape->kv_heads * bounds->batch));
+// Two CTAs an SM, if they fit; a range has two steps of 32 tokens, or a tile for each of four warps, at least where it can.
+static int choose_gqa_ranges(const dw_shape *shape, const load *l, const dw_variant *variant, const dw_bounds *bounds,
+                             int groups) {
+  const int ctas = variant->family == DW_WARPSPLIT ? warpsplit_ctas(shape, variant) : grouped_ctas(shape);
+  const int ranges = most(1, ctas * bounds->sm_count / (groups * shape->kv_heads * bounds->batch));
   return least(ranges, most(1, dw__ceil_div(l->tiles, 4)));
 }
 
@@ -254,7 +285,7 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
   const load l = load_of(shape, bounds);
   if (bounds->split_tokens) s.ranges = dw__ceil_div(bounds->kv_len, bounds->split_tokens);
   else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
-  else if (variant->family == DW_GROUPED) s.ranges = choose_grouped_ranges(shape, &l, bounds, s.groups);
+  else if (dw__is_for_gqa(variant->family)) s.ranges = choose_gqa_ranges(shape, &l, variant, bounds, s.groups);
   else s.ranges = choose_ranges(&l, bounds, s.groups);
   return s;
 }
@@ -305,6 +336,16 @@ static bool applicable(const dw_shape *shape, const dw_variant *variant) {
 
 static int way_to_combine(const dw_shape *shape) { return shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY; }
 
+// Row tiles of a KV head up to which the rule table takes warpsplit for GQA: 0 until it has been measured, then likely 5.
+#define WARPSPLIT_ROW_TILES 0
+
+// A kernel for GQA: as few row groups as there can be, as even as they go.
+static dw_variant gqa_kernel(const dw_shape *shape, int tiles, int family) {
+  const int groups = dw__ceil_div(tiles, gqa_tiles(shape, family));
+  return (dw_variant){
+    .family = family, .n_tiles = dw__ceil_div(tiles, groups), .combine = way_to_combine(shape), .combine_splits = 8};
+}
+
 // The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.
 static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = way_to_combine(shape), .combine_splits = 8};
@@ -315,11 +356,7 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   // what call=table saves at the start is worth more than that.
   v.wide_tile = dw__dtype_size(shape->kv) == 1 && (v.setmaxnreg || v.n_tiles < 5);
   if (spills_for_tables(shape, &v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
-  if (is_gqa(shape)) {  // as few row groups as there can be, as even as they go
-    v.family = DW_GROUPED;
-    v.n_tiles = dw__ceil_div(l->row_tiles, dw__ceil_div(l->row_tiles, grouped_tiles(shape)));
-    v.setmaxnreg = v.wide_tile = v.cp_async = 0;
-  }
+  if (is_gqa(shape)) v = gqa_kernel(shape, l->row_tiles, l->row_tiles <= WARPSPLIT_ROW_TILES ? DW_WARPSPLIT : DW_GROUPED);
   if (applicable(shape, &v)) return v;
   return (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = way_to_combine(shape), .combine_splits = 8};
 }
@@ -339,7 +376,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   dw_variant v = choose_kernel(shape, &l);
   v.call = bounds.split_tokens || spills_for_tables(shape, &v) ? DW_CALL_ANY : bounds.call;
   dw__variant_add_features(&v, bounds.features);
-  if (is_fast(&v)) choose_combine(shape, &l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
+  if (dw__is_fast(v.family)) choose_combine(shape, &l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   s = dw_variant_applicable(shape, &v, e);
   if (s == DW_OK) *variant = v;
   return s;
@@ -357,13 +394,13 @@ void dw__variant_add_features(dw_variant *v, int features) {
   v->kv_rope |= (features & DW_WITH_KV_ROPE) != 0;
 }
 
-// The kernels of the four kinds of load, each with every way to combine that its rows allow.
+// The kernels of the four kinds of load, for GQA both families, each with every way to combine that its rows allow.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
   if (!variant) return DW_BAD_ARGUMENT;
   const dw_status s = dw_shape_check(shape, NULL);
   if (s != DW_OK) return s;
   static const double loads[] = {0, SHORT_LOAD, MEDIUM_LOAD, LONG_LOAD};
-  dw_variant kernels[DW__COUNT(loads)];
+  dw_variant kernels[DW__COUNT(loads) + 2];
   size_t count = 0;
   for (size_t i = 0; i < DW__COUNT(loads); i++) {
     const load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles_per_sm = loads[i]};
@@ -372,6 +409,10 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
     while (k < count && memcmp(&kernels[k], &v, sizeof v)) k++;
     if (k == count) kernels[count++] = v;
   }
+  for (int family = DW_GROUPED; family <= DW_WARPSPLIT && is_gqa(shape); family++) {
+    const dw_variant v = gqa_kernel(shape, row_tiles(shape), family);
+    if (v.family != kernels[0].family) kernels[count++] = v;
+  }
   for (int call = DW_CALL_ANY; call <= DW_CALL_TABLE; call++) {
     for (size_t step = 0; step < DW__COUNT(combines); step++) {
       const bool always_few = combines[step].combine == DW_COMBINE_MANY && combines[step].splits <= FEW_RANGES &&
@@ -379,7 +420,7 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
       for (size_t k = 0; k < count; k++) {
         dw_variant v = kernels[k];
         v.call = call;
-        if (is_fast(&v)) {
+        if (dw__is_fast(v.family)) {
           if (always_few) continue;
           v.combine = combines[step].combine;
           v.combine_splits = combines[step].splits;

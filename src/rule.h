@@ -9,6 +9,10 @@ typedef struct dw_split {
   int ranges;  // KV ranges of a request. AUTO: where all are equally long, FIXED: of the longest
 } dw_split;
 
+// Is the family one of those on tensor cores; one of those for GQA?
+bool dw__is_fast(int family);
+bool dw__is_for_gqa(int family);
+
 // bounds->sm_count must be set.
 dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds);
 

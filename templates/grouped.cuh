@@ -14,7 +14,6 @@
 //
 // grid (KV heads x row groups, KV ranges, batch), 128 threads.
 #pragma once
-#include "fragments.cuh"
 
 // ---- layout ---------------------------------------------------------------------------------------------------
 constexpr int THREADS = 128, WARPS = 4;
@@ -52,47 +51,22 @@ constexpr int SHARED_BYTES = VALUES + V_SLOTS * V_BYTES;
 static_assert(V_SLOTS > 0 && K_SLOTS < ADDRESS_STEPS, "a step of K and one of V fit");
 static_assert(ROW_SUMS + UNITS * ROWS * 8 <= RINGS, "no address is needed by then");
 static_assert(RINGS + ROWS * OUT_STRIDE <= SHARED_BYTES, "the staged output lives in the rings");
+#include "rows_gqa.cuh"
 
-constexpr int MASK_WORDS = (WIDTH + 31) / 32;
-
-// What a CTA is to do.
-struct Cta {
-  Request request;
-  Tiles tiles;
-  int slot;             // of its partial results
-  int kv_head;
-  int first_row, rows;  // of those of the KV head
-  int window_end;       // from this token on every row sees the prefix
-  smem_addr shared;
-};
-DEV int row_index(const Cta &c, int row) {  // of the request
-  const int at = c.first_row + row;
-  return at / GROUP * HEADS + c.kv_head * GROUP + at % GROUP;
-}
 DEV int step_count(const Cta &c) { return (c.tiles.count + UNITS - 1) / UNITS; }
 DEV bool has_unit(const Cta &c, int step, int unit) { return step * UNITS + unit < c.tiles.count; }
 DEV int unit_token(const Cta &c, int step, int unit) { return c.tiles.first + (step * UNITS + unit) * c.tiles.stride; }
-// Does a tile, or one of a step's, hold anything that some row may not see?
-DEV bool is_edge(const Cta &c, int t0) { return t0 + TILE > c.request.prefix || t0 < c.window_end; }
+// Does a step hold anything that some row may not see?
 DEV bool has_edge(const Cta &c, int step) {
   bool edge = false;
 #pragma unroll
   for (int unit = 0; unit < UNITS; unit++) edge |= has_unit(c, step, unit) && is_edge(c, unit_token(c, step, unit));
   return edge;
 }
-DEV void meet() { barrier_sync(0, THREADS); }
 
 // ---- loads ----------------------------------------------------------------------------------------------------
-// Where chunk `chunk` of token `row` stands in a slot: eight tokens' chunks of one number are in eight different groups of banks.
-template <int CHUNKS>
-DEV u32 chunk_place(u32 row, u32 chunk) {
-  constexpr u32 SPAN = CHUNKS % 8 ? 4 : 8;
-  return (row * CHUNKS + (chunk ^ (row / (8 / SPAN) % SPAN))) * 16;
-}
-// The token of a step; one past the end is the last one again, and masked.
 DEV int step_token(const Cta &c, int step, int token) {
-  const int t = unit_token(c, step, token / TILE) + token % TILE;
-  return t < c.request.total ? t : c.request.total - 1;
+  return safe_token(c, unit_token(c, step, token / TILE) + token % TILE);
 }
 // Addresses pass through shared memory, since many threads copy a token: warp 0 looks after those of K, warp 1 after those of V. The
 // table's entry is asked for a step before it is used.
@@ -133,47 +107,6 @@ DEV smem_addr value_slot(const Cta &c, int step) { return c.shared + VALUES + (u
 DEV void load_keys(const Cta &c, int step) { load_step<K_CHUNKS>(c, step, 0, key_slot(c, step)); }
 DEV void load_values(const Cta &c, int step) { load_step<V_CHUNKS>(c, step, 1, value_slot(c, step)); }
 
-// ---- what rows see --------------------------------------------------------------------------------------------
-// Of the CTAs that share a request only those with a tile of drafts need the mask, all do for the depth of a node in a window.
-DEV void view_rows(const dw_params &p, const Cta &c) {
-  const int row = threadIdx.x;
-  if (row >= ROWS) return;
-  const int last = c.tiles.first + (c.tiles.count - 1) * c.tiles.stride;
-  const bool drafts = MASK_WORDS <= 2 && c.tiles.count && last + TILE > c.request.prefix;
-  u64 mask = 0;
-  int first = -0x7fffffff;
-  if (row < c.rows && (drafts || window(p))) {
-    const int node = (c.first_row + row) / GROUP;
-    if (MASK_WORDS <= 2) mask = tree_bits(p, c.request, node);
-    if (window(p)) {
-      first = (MASK_WORDS <= 2 ? position_in(p, c.request, node, mask) : node_position(p, c.request, node)) - window(p) + 1;
-      if (MASK_WORDS <= 2 && first > c.request.prefix) mask = window_drafts(p, c.request, mask, first);
-    }
-    if (draft_count(c.request) < 64) mask &= (1ull << draft_count(c.request)) - 1;
-  }
-  sts_u32x2(c.shared + MASKS + row * 8, u32x2{(u32)mask, (u32)(mask >> 32)});
-  sts_u32(c.shared + FIRSTS + row * 4, (u32)first);
-}
-DEV int find_window_end(const dw_params &p, const Cta &c) {
-  int end = 0;
-  for (int row = 0; window(p) && row < c.rows; row++) {
-    const int first = (int)lds_u32(c.shared + FIRSTS + row * 4);
-    end = first > end ? first : end;
-  }
-  return end;
-}
-// Of a tile at an edge, as bits.
-DEV u32 row_sees(const dw_params &p, const Cta &c, int row, int t0) {
-  if (row >= c.rows) return 0;
-  const int first = (int)lds_u32(c.shared + FIRSTS + row * 4), column = t0 - c.request.prefix;
-  if (MASK_WORDS > 2) return visible_tokens(p, c.request, (c.first_row + row) / GROUP, first, t0);
-  const u32 prefix = window(p) ? tokens_from(first, t0) : ~0u;
-  if (column <= -TILE) return prefix;
-  if (column >= 64) return 0;
-  const u64 mask = lds_u32(c.shared + MASKS + row * 8) | (u64)lds_u32(c.shared + MASKS + row * 8 + 4) << 32;
-  return column >= 0 ? (u32)(mask >> column) : (u32)(mask << -column) | (((1u << -column) - 1) & prefix);
-}
-
 // ---- scores: S^T = K Q^T --------------------------------------------------------------------------------------
 // A warp has tile `unit` of a step's tokens and the row tiles part, part + SCORE_PARTS, ...: of tile i its lane l has the rows
 // 2 (l % 4) and the next, and the tokens l / 4 and 8 more.
@@ -187,17 +120,10 @@ DEV int score_unit() { return warp_id() % UNITS; }
 DEV int score_tile(int i) { return warp_id() / UNITS + i * SCORE_PARTS; }
 DEV int score_row(int i) { return score_tile(i) * 8 + 2 * (lane_id() & 3); }
 
-// Lane l asks for row l / 4 of each tile; a warp load covers 64 bytes of eight rows, which are two k-steps: word 4 j + l % 4 of the 16
-// words is register j of lane l after the transpose.
 DEV void load_query(const dw_params &p, const Cta &c, Scores &x) {
   u32x4 raw[SCORE_TILES][K_STEPS / 2];
 #pragma unroll
-  for (int i = 0; i < SCORE_TILES; i++) {
-    const int row = score_tile(i) * 8 + (lane_id() >> 2);  // rows past the last repeat it; nothing of theirs is stored
-    const u8 *from = (const u8 *)p.q + 2 * q_offset(p, c.request, row_index(c, row < c.rows ? row : c.rows - 1));
-#pragma unroll
-    for (int k = 0; k < K_STEPS / 2; k++) raw[i][k] = ldg_nc_v4(from + k * 64 + (lane_id() & 3) * 16);
-  }
+  for (int i = 0; i < SCORE_TILES; i++) ask_query(p, c, score_tile(i), raw[i]);
 #pragma unroll
   for (int i = 0; i < SCORE_TILES; i++)
 #pragma unroll
@@ -234,28 +160,14 @@ DEV void score_mask(const dw_params &p, const Cta &c, int step, const SoftCap &c
 #pragma unroll
   for (int i = 0; i < SCORE_TILES; i++) {
     if (WITH_SOFT_CAP && there) {
-      const float product[4] = {x.s[i][0], x.s[i][1], x.s[i][2], x.s[i][3]};
-      bool far = false;
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        far |= !(fabsf(product[k]) <= cap.most);
-        x.s[i][k] = soft_cap_near(cap, product[k]);
-      }
-      if (vote_any(far)) {
-#pragma unroll
-        for (int k = 0; k < 4; k++) x.s[i][k] = soft_cap(p, cap, product[k]);
-      }
+      cap_scores(p, cap, x.s[i]);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; k++) x.s[i][k] = there ? x.s[i][k] * p.scale_log2 : MINUS_INF;
     }
     if (edge) {
 #pragma unroll
-      for (int k = 0; k < 2; k++) {
-        const u32 sees = row_sees(p, c, score_row(i) + k, t0) >> token;
-        if (!(sees & 1)) x.s[i][k] = MINUS_INF;
-        if (!(sees >> 8 & 1)) x.s[i][2 + k] = MINUS_INF;
-      }
+      for (int k = 0; k < 2; k++) hide_scores(row_sees(p, c, score_row(i) + k, t0) >> token, k, x.s[i]);
     }
     float max[2] = {fmaxf(x.s[i][0], x.s[i][2]), fmaxf(x.s[i][1], x.s[i][3])};
 #pragma unroll
@@ -266,8 +178,7 @@ DEV void score_mask(const dw_params &p, const Cta &c, int step, const SoftCap &c
   }
 }
 
-// Weight 0 times a value that is not finite would still be NaN in the product, and V does not show in the scores. Where a token is
-// hidden from some row, what is not finite in its V becomes 0; a row that does see such a token gets NaN for its score. All warps.
+// Of a step with an edge. All warps.
 DEV void clean_values(const Cta &c, int step, Scores &x) {
   const int lane = lane_id();
   u32 bad = 0;
@@ -277,7 +188,7 @@ DEV void clean_values(const Cta &c, int step, Scores &x) {
     if (has_unit(c, step, token / TILE) && lane < V_CHUNKS) {
       const smem_addr at = value_slot(c, step) + chunk_place<V_CHUNKS>(token, lane);
       const u32x4 v = lds_u32x4(at), clean = finite_halves(v);
-      found = ((v.x ^ clean.x) | (v.y ^ clean.y) | (v.z ^ clean.z) | (v.w ^ clean.w)) != 0;
+      found = differ(v, clean);
       if (found) sts_u32x4(at, clean);
     }
     bad |= (u32)vote_any(found) << i;
@@ -287,10 +198,7 @@ DEV void clean_values(const Cta &c, int step, Scores &x) {
   const int unit = score_unit(), token = lane >> 2;
   bad = lds_u32(c.shared + BAD + unit * 8) | lds_u32(c.shared + BAD + unit * 8 + 4) << 8;
 #pragma unroll
-  for (int i = 0; i < SCORE_TILES; i++)
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-      if (bad >> (token + (k & 2) * 4) & 1 && x.s[i][k] != MINUS_INF) x.s[i][k] = bits_to_float(0x7fffffffu);
+  for (int i = 0; i < SCORE_TILES; i++) spoil_scores(bad, token, x.s[i]);
 }
 
 // Scores -> weights 2^(score - greatest so far), so that the token a row looks at most has the weight 1, which rounds to itself.
@@ -396,10 +304,10 @@ DEV void finish_rows(const dw_params &p, const Cta &c, Scores &x) {
       sum += of.x;
       rounded += of.y;
     }
-    const bool nothing = row >= c.rows || sum == 0.f || node_dead(p, c.request, (c.first_row + row) / GROUP);
+    const bool nothing = row >= c.rows || sum == 0.f || row_dead(p, c, row);
     sts_f32(c.shared + FACTORS + row * 4, nothing ? 0.f : 1.f / rounded);
     if (row < c.rows)
-      stg_cg_f32(p.partial_lse + (s64)c.slot * p.rows + row_index(c, row),
+      stg_cg_f32(p.partial_lse + partial_row(p, c, row),
                  nothing ? MINUS_INF : lds_f32(c.shared + MAXES + row * 4) + log2_approx(sum));
   }
   meet();
@@ -430,13 +338,13 @@ DEV void output_store(const dw_params &p, const Cta &c, const Output &x) {
     for (int at = l; at < 8 * LANES; at += 32) {
       const int row = out_tile(i) * 8 + at / LANES;
       if (row >= c.rows) continue;
-      const s64 to = ((s64)c.slot * p.rows + row_index(c, row)) * V + out_dim() + at % LANES * 8;
+      const s64 to = partial_row(p, c, row) * V + out_dim() + at % LANES * 8;
       stg_cg_v4((u8 *)p.partial + to * 2, lds_u32x4(stage + row * OUT_STRIDE + at % LANES * 16));
     }
   }
 }
 
-// ---- kernel ---------------------------------------------------------------------------------------------------
+// ---- the loop -------------------------------------------------------------------------------------------------
 // Step i works on K of step i + 1 and V of step i. A round asks for the V of step i + V_SLOTS and the K of step i + 1 + K_SLOTS, one
 // group of copies; so a round's own are there once all but the last V_SLOTS - 1 groups are.
 DEV void ask_round(const Cta &c, int i) {
@@ -498,30 +406,4 @@ DEV void run_cta(const dw_params &p, Cta &c) {
   if (!p.early_launch) grid_dependents_launch();
   finish_rows(p, c, x);
   output_store(p, c, out);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM) dw_verify(const __grid_constant__ dw_params p) {
-  if (p.early_launch) grid_dependents_launch();
-  Cta c;
-  c.shared = smem_base();
-  const Work guess = guess_work(p);
-  const int guess_len = guess_length(p, guess);
-  const Work work = find_work(p, guess, guess_len);
-  int tiles = 0;
-  if (work.request >= 0) {
-    const int groups = gridDim.x / KV_HEADS;
-    c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
-    c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
-    c.slot = work.share.first_slot + work.range;
-    c.kv_head = blockIdx.x / groups;
-    const int rows = c.request.nodes * GROUP;
-    tiles = group_tiles(p, rows, groups, blockIdx.x % groups, &c.first_row);
-    c.first_row *= 8;
-    c.rows = rows - c.first_row < 8 * tiles ? rows - c.first_row : 8 * tiles;
-  }
-  if (tiles == 0) {  // the kernel after the next relies on this one to have waited for the one before
-    grid_dependency_wait();
-    return;
-  }
-  run_cta(p, c);
 }

@@ -11,6 +11,12 @@
 
 // ---- lanes ----------------------------------------------------------------------------------------------------
 DEV u32 lane_id() { return threadIdx.x & 31; }
+// The same, read where it stands: what follows from it then takes no register all through a loop.
+DEV u32 lane_id_anew() {
+  u32 lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
 DEV u32 warp_id() { return threadIdx.x >> 5; }
 DEV void sync_warp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 DEV u32 shuffle(u32 v, u32 src) {

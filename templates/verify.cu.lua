@@ -14,7 +14,7 @@
 @ param.string("out", formats)
 @ param.int("target", 80)
 @ param.int("limits", 0)
-@ param.string("family", {"reference", "split", "rowsplit", "grouped"})
+@ param.string("family", {"reference", "split", "rowsplit", "grouped", "warpsplit"})
 @ param.int("n_tiles", 1, family == "grouped" and 8 or 5)
 @ param.flag("setmaxnreg")
 @ param.string("combine", {"none", "few", "many"})
@@ -30,7 +30,8 @@
 @ param.flag("kv_rope")
 @ param.string("tree")
 @ param.int("shared_bytes", 0)
-@ assert(family ~= (attention == "mla" and "grouped" or "rowsplit"), "family: rowsplit serves mla, grouped gqa")
+@ local of_gqa = family == "grouped" or family == "warpsplit"
+@ assert(not of_gqa and family ~= "rowsplit" or of_gqa == (attention == "gqa"), "family: rowsplit serves mla, grouped and warpsplit gqa")
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
 @ local seen, nodes = {}, {}  -- what each node of the tree sees, as bits
@@ -79,7 +80,7 @@ constexpr bool E4M3_MMA = ${bool(e4m3_mma)}, CP_ASYNC = ${bool(cp_async)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
 @     else
-#include "grouped.cuh"
+#include "${family}.cuh"
 @     end
 static_assert(SHARED_BYTES == ${shared_bytes}, "the plan's shared memory is the kernel's");
 @   end

@@ -354,6 +354,7 @@ static const struct {
   {"mla:h=2,t=70,qk=192,v=128", "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2" FEATURES, false, true},
   {"mla:h=2,t=70,qk=192,v=128,page=16", "family=split,combine=many,combine_splits=8", false, false},
   {"gqa:h=6,hk=2,t=9,d=64,page=16", "family=grouped,n_tiles=2,combine=few,combine_splits=4,window=1", false, true},
+  {"gqa:h=6,hk=2,t=9,d=64,page=16", "family=warpsplit,n_tiles=4,combine=few,combine_splits=4,window=1", false, true},
 };
 #define KERNELS ((int)DW__COUNT(kernels))
 
@@ -765,8 +766,8 @@ static void rows_that_overlap(void **state) {
 int main(int argc, char **argv) {
   static struct CMUnitTest tests[KERNELS] = {
 #define FAULTS(i, name) {"faults_" name, random_faults, NULL, NULL, (void *)(intptr_t)(i)}
-    FAULTS(0, "reference"), FAULTS(1, "split"),         FAULTS(2, "rowsplit1"),  FAULTS(3, "rowsplit3"),
-    FAULTS(4, "table"),     FAULTS(5, "wide_rowsplit"), FAULTS(6, "wide_split"), FAULTS(7, "grouped"),
+    FAULTS(0, "reference"),     FAULTS(1, "split"),      FAULTS(2, "rowsplit1"), FAULTS(3, "rowsplit3"), FAULTS(4, "table"),
+    FAULTS(5, "wide_rowsplit"), FAULTS(6, "wide_split"), FAULTS(7, "grouped"),   FAULTS(8, "warpsplit"),
   };
   const struct CMUnitTest cases[] = {
     cmocka_unit_test(a05_padded_rows_are_no_fault),

@@ -14,6 +14,8 @@
 #define SOFTMAX "softmax.cuh"
 #define SOFTMAX_TILE "softmax_tile.cuh"
 #define GROUPED "grouped.cuh"
+#define WARPSPLIT "warpsplit.cuh"
+#define ROWS_GQA "rows_gqa.cuh"
 #define REQUEST "request.cuh"
 #define COMBINE "combine.cuh"
 #define RECORD "record.cuh"
@@ -22,7 +24,7 @@ typedef struct fault {
   const char *name, *file, *text, *replacement;
 } fault;
 
-// Names that begin with gqa_: found by problems of GQA, with record_: of records.
+// Names that begin with gqa_: found by problems of GQA on grouped, with warp_: on warpsplit, with record_: of records.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -147,21 +149,47 @@ static const fault faults[] = {
   {"gqa_values_not_cleaned", GROUPED, "      clean_values(c, next, x);\n", ""},
   {"gqa_entries_of_the_step_before", GROUPED, "step_entry(p, c, next + K_SLOTS + 1, token)",
    "step_entry(p, c, next + K_SLOTS, token)"},
-  {"gqa_tokens_past_the_end", GROUPED, "return t < c.request.total ? t : c.request.total - 1;", "return t;"},
+  {"gqa_tokens_past_the_end", ROWS_GQA, "return t < c.request.total ? t : c.request.total - 1;", "return t;"},
   {"gqa_slots_taken_too_early", GROUPED, "value = i + V_SLOTS, key = i + 1 + K_SLOTS;",
    "value = i + V_SLOTS + 1, key = i + 2 + K_SLOTS;"},
   {"gqa_rows_of_the_next_group_written", GROUPED, "      if (row >= c.rows) continue;\n", ""},
-  {"gqa_heads_of_another_kv_head", GROUPED, "* HEADS + c.kv_head * GROUP + at % GROUP;", "* HEADS + c.kv_head + at % GROUP;"},
+  {"gqa_heads_of_another_kv_head", ROWS_GQA, "* HEADS + c.kv_head * GROUP + at % GROUP;", "* HEADS + c.kv_head + at % GROUP;"},
   {"gqa_output_never_rescaled", GROUPED, "      x.o[m][i][2] *= f.x;\n", ""},
   {"gqa_sums_never_rescaled", GROUPED, "x.sum[i][k] * factor[k] + (", "x.sum[i][k] + ("},
-  {"gqa_edge_not_masked", GROUPED, "{ return t0 + TILE > c.request.prefix ||", "{ return t0 + 1 > c.request.prefix ||"},
-  {"gqa_prefix_edge_off_by_one", GROUPED, "(((1u << -column) - 1) & prefix);", "(((1u << -column) - 1) >> 1 & prefix);"},
-  {"gqa_window_off_by_one", GROUPED, ": node_position(p, c.request, node)) - window(p) + 1;",
+  {"gqa_edge_not_masked", ROWS_GQA, "{ return t0 + TILE > c.request.prefix ||", "{ return t0 + 1 > c.request.prefix ||"},
+  {"gqa_prefix_edge_off_by_one", ROWS_GQA, "(((1u << -column) - 1) & prefix);", "(((1u << -column) - 1) >> 1 & prefix);"},
+  {"gqa_window_off_by_one", ROWS_GQA, ": node_position(p, c.request, node)) - window(p) + 1;",
    ": node_position(p, c.request, node)) - window(p);"},
-  {"gqa_window_shows_all_drafts", GROUPED, "first > c.request.prefix) mask = window_drafts", "false) mask = window_drafts"},
+  {"gqa_window_shows_all_drafts", ROWS_GQA, "first > c.request.prefix) mask = window_drafts", "false) mask = window_drafts"},
   {"gqa_values_with_strides_of_keys", REQUEST, "p.v, p.v_page_stride, p.v_token_stride",
    "p.v, p.kv_page_stride, p.kv_token_stride"},
   {"gqa_values_of_the_first_head", REQUEST, "kv_head * p.v_head_stride", "0 * p.v_head_stride"},
+  // The same, a warp by itself.
+  {"warp_no_wait_for_keys", WARPSPLIT, "    wait_for_slot();\n    score_products", "    score_products"},
+  {"warp_no_wait_for_values", WARPSPLIT, "    wait_for_slot();\n    output_products", "    output_products"},
+  {"warp_no_wait_for_the_last_group", WARPSPLIT, "  cp_async_wait_group<SLOTS - 1>();", "  cp_async_wait_group<SLOTS>();"},
+  {"warp_no_wait_before_cleaning", WARPSPLIT, "      wait_for_slot();\n      mask_tile", "      mask_tile"},
+  {"warp_no_sync_after_a_wait", WARPSPLIT, "<SLOTS - 1>();\n  sync_warp();\n", "<SLOTS - 1>();\n"},
+  {"warp_no_sync_after_products", WARPSPLIT, "    output_products(values, weights, x);\n    sync_warp();\n",
+   "    output_products(values, weights, x);\n"},
+  {"warp_slot_taken_too_early", WARPSPLIT,
+   "    score_products(c, keys, x);\n    sync_warp();\n    ask<SLOTS % 2>(p, c, tile + SLOTS / 2, entries, keys);\n",
+   "    sync_warp();\n    ask<SLOTS % 2>(p, c, tile + SLOTS / 2, entries, keys);\n    score_products(c, keys, x);\n"},
+  {"warp_no_meeting_before_the_loop", WARPSPLIT, "  meet();\n  c.window_end", "  c.window_end"},
+  {"warp_no_meeting_before_states", WARPSPLIT, "  meet();  // q and the slots are no longer needed\n", ""},
+  {"warp_no_meeting_after_states", WARPSPLIT, "put_states(c, x);\n  meet();\n", "put_states(c, x);\n"},
+  {"warp_no_meeting_before_parts", WARPSPLIT, "    meet();\n    if (mine) put_parts", "    if (mine) put_parts"},
+  {"warp_no_meeting_after_parts", WARPSPLIT, "put_parts(c, first, x);\n    meet();\n", "put_parts(c, first, x);\n"},
+  {"warp_parts_without_their_factor", WARPSPLIT, "state[w].x * scale);", "scale);"},
+  {"warp_sums_without_their_factor", WARPSPLIT, "rounded += state[w].z * state[w].x;", "rounded += state[w].z;"},
+  {"warp_output_never_rescaled", WARPSPLIT, "x.o[m][i][k] *= factor[k % 2];", "x.o[m][i][k] *= factor[0];"},
+  {"warp_maximum_of_a_lane", WARPSPLIT, "max[k] = fmaxf(max[k], shuffle_xor(max[k], d));", "max[k] = fmaxf(max[k], max[k]);"},
+  {"warp_entries_of_the_tile_before", WARPSPLIT, "tile_entry(p, c, tile + 1)}", "tile_entry(p, c, tile)}"},
+  {"warp_tile_of_another_warp", WARPSPLIT, "all.first + warp * all.stride", "all.first + (warp ^ 1) * all.stride"},
+  {"warp_chunks_not_swapped", WARPSPLIT, "(to ^ first / (8 / SPAN) % SPAN * 16)", "to"},
+  {"warp_values_not_cleaned", WARPSPLIT, "      if (found) sts_u32x4(at, clean);\n", ""},
+  {"warp_mask_of_the_other_row", WARPSPLIT, "2 * (lane & 3) + k) >> (lane >> 2), k,", "2 * (lane & 3)) >> (lane >> 2), k,"},
+  {"warp_rows_of_the_next_group_written", WARPSPLIT, "    if (row >= c.rows) break;\n", ""},
 };
 
 // ---- a broken copy of the templates ---------------------------------------------------------------------------
@@ -265,6 +293,9 @@ typedef struct trial {
 #define G1 "family=grouped,n_tiles=1,combine=few,combine_splits=2"
 #define G2 "family=grouped,n_tiles=2,combine=few,combine_splits=4"
 #define G4 "family=grouped,n_tiles=4,combine=few,combine_splits=4"
+#define W2 "family=warpsplit,n_tiles=2,combine=few,combine_splits=2"
+#define W3 "family=warpsplit,n_tiles=3,combine=few,combine_splits=2"
+#define W5 "family=warpsplit,n_tiles=5,combine=few,combine_splits=4"
 #define PARENTS DW_MASK_PARENTS, DW_BLOCK_TABLE
 #define CHAIN DW_MASK_NONE, DW_BLOCK_TABLE
 #define CHAIN_CSR DW_MASK_NONE, DW_CSR
@@ -291,6 +322,9 @@ static const trial trials[] = {
   {"gqa:h=2,hk=1,t=64,d=128", G4, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=4,hk=2,t=9,d=128", G1, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"gqa:h=4,hk=2,t=9,d=64", G2, {100, 20, 3}, {0}, DW_MASK_BYTES_QLEN, DW_CSR, 1, 0, WINDOW | NARROW | PREFIX_ONLY},
+  {"gqa:h=8,hk=2,t=9,d=128,page=16", W5, {500, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, 0},
+  {"gqa:h=2,hk=1,t=64,d=128", W3, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"gqa:h=6,hk=2,t=9,d=64", W2, {250, 0, 5}, {0}, CHAIN_CSR, 1, 0, SINKS | WINDOW | POSITIONS | PREFIX_ONLY},
 };
 
 static int features_of(const trial *t) {
@@ -379,17 +413,19 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
 }
 
 // What problems are of, and what finds a fault.
-typedef enum kind { MLA, GQA, RECORDS, KINDS } kind;
-static kind kind_of_shape(const char *text) {
-  return strncmp(text, "gqa:", 4) == 0 ? GQA : strstr(text, "record656") ? RECORDS : MLA;
+typedef enum kind { MLA, GQA, GQA_WARPSPLIT, RECORDS, KINDS } kind;
+static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+static kind kind_of_trial(const trial *t) {
+  if (begins(t->shape, "gqa:")) return begins(t->variant, "family=warpsplit") ? GQA_WARPSPLIT : GQA;
+  return strstr(t->shape, "record656") ? RECORDS : MLA;
 }
 static kind kind_of_fault(const char *name) {
-  return strncmp(name, "gqa_", 4) == 0 ? GQA : strncmp(name, "record_", 7) == 0 ? RECORDS : MLA;
+  return begins(name, "gqa_") ? GQA : begins(name, "warp_") ? GQA_WARPSPLIT : begins(name, "record_") ? RECORDS : MLA;
 }
 
 static bool find(const char *templates, kind of, dw_error *error) {
   for (size_t i = 0; i < DW__COUNT(trials); i++) {
-    if (kind_of_shape(trials[i].shape) != of) continue;
+    if (kind_of_trial(&trials[i]) != of) continue;
     dw_shape shape = kt_shape(trials[i].shape);
     dw_variant variant = kt_variant(trials[i].variant);
     dw__variant_add_features(&variant, features_of(&trials[i]));

@@ -20,9 +20,14 @@
 #define ONE "family=grouped,n_tiles=1,combine=few,combine_splits=4"
 #define TWO "family=grouped,n_tiles=2,combine=few,combine_splits=4"
 #define FOUR "family=grouped,n_tiles=4,combine=few,combine_splits=2"
+#define EIGHT "family=grouped,n_tiles=8,combine=few,combine_splits=2"
+#define WARP1 "family=warpsplit,n_tiles=1,combine=few,combine_splits=4"
+#define WARP2 "family=warpsplit,n_tiles=2,combine=few,combine_splits=4"
+#define WARP4 "family=warpsplit,n_tiles=4,combine=few,combine_splits=4"
+#define WARP5 "family=warpsplit,n_tiles=5,combine=few,combine_splits=2"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
-static const char *const all_variants[] = {ONE, TWO, FOUR, SPLIT, REFERENCE};
+static const char *const all_variants[] = {ONE, TWO, FOUR, WARP1, WARP5, SPLIT, REFERENCE};
 
 static dw__problem *solved(const dw__problem_spec *spec) {
   dw__problem *problem = kt_problem(spec);
@@ -37,16 +42,23 @@ static dw__problem_spec spec_of(const char *text, int batch, const int *prefix, 
   return spec;
 }
 
+// The rule table's choice, and the other family's kernel as the tuner has it.
 static void check_chosen(const dw__problem_spec *spec, const char *text) {
   dw__problem *problem = solved(spec);
   dw_bounds bounds = kt_bounds(problem);
-  dw_variant variant;
+  dw_variant variant, other;
   dw_error error = {0};
   bounds.sm_count = 188;
   if (dw_variant_choose(&spec->shape, &bounds, &variant, &error)) kt_fail(text, &error);
   assert_int_equal(variant.family, DW_GROUPED);
   kt_note("%s, batch %d", text, spec->batch);
   kt_run(kt_kernel_get(&spec->shape, &variant), &bounds, problem, DW_HOST_FORWARD, 1);
+  kt_check(problem);
+  size_t i = 0;
+  do assert_int_equal(dw_variant_enumerate(&spec->shape, i++, &other), DW_OK);
+  while (other.family != DW_WARPSPLIT);
+  kt_note("%s, batch %d, warpsplit", text, spec->batch);
+  kt_run(kt_kernel_get(&spec->shape, &other), &bounds, problem, DW_HOST_FORWARD, 1);
   kt_check(problem);
   dw__problem_free(problem);
 }
@@ -111,7 +123,7 @@ static void check_far(const char *text, const char *variant, dw__planes planes, 
 static int page_65535(int i) { return 65535 + i; }
 static void a02_interleaved_pages(void **state) {
   (void)state;
-  static const char *const variants[] = {TWO, SPLIT, REFERENCE};
+  static const char *const variants[] = {TWO, SPLIT, REFERENCE, WARP2};
   const char *text = "gqa:h=16,hk=8,t=4,d=128,page=16";
   for (int i = 0; i < COUNT(variants); i++)
     check_far(text, variants[i], i == 1 ? DW__PLANES_IN_PAGE : DW__PLANES_IN_TOKEN, DW_BLOCK_TABLE, 28, 65537, page_65535);
@@ -125,6 +137,8 @@ static void a03_slots_at_the_far_end(void **state) {
   check_far(text, ONE, DW__PLANES_APART, DW_CSR, 60, 6300000, far_slots);
   check_far(text, ONE, DW__PLANES_IN_TOKEN, DW_BLOCK_TABLE, 60, 6300000, far_slots);
   check_far(text, SPLIT, DW__PLANES_APART, DW_BLOCK_TABLE, 60, 6300000, far_slots);
+  check_far(text, WARP1, DW__PLANES_APART, DW_CSR, 60, 6300000, far_slots);
+  check_far(text, WARP1, DW__PLANES_IN_TOKEN, DW_BLOCK_TABLE, 60, 6300000, far_slots);
 }
 
 // A pool of [pages, 2, P, heads, D]: only the page stride is the caller's, tokens and heads are tight.
@@ -218,7 +232,7 @@ static void a11_lengths_1_to_5(void **state) {
 static void a13_batches_in_the_merge(void **state) {
   (void)state;
   static const int prefix[] = {100, 37, 0, 260, 16}, rows[] = {8, 8, 3, 1, 5};
-  static const char *const variants[] = {TWO, FOUR, SPLIT};
+  static const char *const variants[] = {TWO, FOUR, SPLIT, WARP2};
   const char *text = "gqa:h=24,hk=4,t=8,d=256";
   for (int i = 0; i < COUNT(variants); i++)
     for (int batch = 1; batch <= 5; batch = batch == 1 ? 2 : batch + 3) {
@@ -231,18 +245,16 @@ static void a13_batches_in_the_merge(void **state) {
 }
 
 // A row's bits do not depend on the rows beside it: not on the row tiles of a CTA, and not on the number of rows of the call.
-static void d13_row_tiles_do_not_count(void **state) {
-  (void)state;
+static void check_row_tiles(const char *const variants[4]) {
   static const int prefix[] = {203, 40, 0};
-  static const char *const variants[] = {ONE, TWO, FOUR, "family=grouped,n_tiles=8,combine=few,combine_splits=2"};
   const char *text = "gqa:h=12,hk=2,t=9,d=128,page=16";
   dw__problem_spec spec = spec_of(text, 3, prefix, NULL, DW_MASK_NONE);
   spec.lengths_include_drafts = 0;
   dw__problem *problem = solved(&spec);
   dw_bounds bounds = kt_fixed(problem, 80);
-  kt_result first = kt_take_run(kt_kernel_of(text, ONE), &bounds, problem);
+  kt_result first = kt_take_run(kt_kernel_of(text, variants[0]), &bounds, problem);
   kt_check(problem);
-  for (int i = 0; i < COUNT(variants); i++) {
+  for (int i = 0; i < 4; i++) {
     kt_note("%s", variants[i]);
     kt_result other = kt_take_run(kt_kernel_of(text, variants[i]), &bounds, problem);
     kt_assert_same(&first, &other);
@@ -261,6 +273,11 @@ static void d13_row_tiles_do_not_count(void **state) {
   kt_drop(&first);
   dw__problem_free(problem);
 }
+static void d13_row_tiles_do_not_count(void **state) {
+  (void)state;
+  check_row_tiles((const char *const[]){ONE, TWO, FOUR, EIGHT});
+  check_row_tiles((const char *const[]){WARP1, WARP2, WARP4, WARP5});
+}
 
 // ---- trees, windows, sinks ------------------------------------------------------------------------------------
 
@@ -274,7 +291,8 @@ static void a19_trees_of_1025_nodes(void **state) {
     spec.window = i == 1 ? 20 : 0;
     dw__problem *problem = solved(&spec);
     kt_note("mask %d", (int)masks[i]);
-    kt_run_check(kt_kernel_for(problem, "family=grouped,n_tiles=8,combine=few,combine_splits=4"), problem);
+    kt_run_check(kt_kernel_for(problem, EIGHT), problem);
+    if (i < 2) kt_run_check(kt_kernel_for(problem, WARP5), problem);
     dw__problem_free(problem);
   }
 }
@@ -282,15 +300,15 @@ static void a19_trees_of_1025_nodes(void **state) {
 static void a23_unequal_widths(void **state) {
   (void)state;
   enum { MOST = 12 };
-  static const char *const variants[] = {ONE, FOUR, SPLIT};
+  static const char *const variants[] = {ONE, FOUR, SPLIT, WARP2, WARP4};
   const char *text = "gqa:h=4,hk=4,t=37,qk=192,v=128";
   int prefix[MOST];
   for (int b = 0; b < MOST; b++) prefix[b] = 17;
   for (int batch = 1; batch <= MOST; batch++) {
     dw__problem_spec spec = spec_of(text, batch, prefix, NULL, DW_MASK_BITS);
     dw__problem *problem = solved(&spec);
-    kt_note("%s, batch %d", variants[batch % 3], batch);
-    kt_run_check(kt_kernel_of(text, variants[batch % 3]), problem);
+    kt_note("%s, batch %d", variants[batch % 5], batch);
+    kt_run_check(kt_kernel_of(text, variants[batch % 5]), problem);
     dw__problem_free(problem);
   }
 }
@@ -302,7 +320,7 @@ static void a25_window_and_tree(void **state) {
   for (int i = 0; i < COUNT(all_variants); i++) {
     dw__problem_spec spec = spec_of(text, 2, prefix, NULL, i % 2 ? DW_MASK_BYTES_FULL : DW_MASK_PARENTS);
     spec.tree = i % 2 ? DW__TREE_STAR : DW__TREE_RANDOM;
-    spec.window = i < 3 ? 128 : 2;
+    spec.window = i % 5 < 3 ? 128 : 2;
     spec.positions = i % 3;
     dw__problem *problem = solved(&spec);
     kt_note("%s", all_variants[i]);

@@ -9,17 +9,19 @@
 
 // X(name, values): the first ones make the kernel, the others the problem.
 #ifdef TEST_GQA
-#define ATTENTION_AXES(X)                                                             \
-  X(FAMILY, 0, 1, 2, 3, 4, 5)           /* reference, split, grouped with tiles_of */ \
-  X(HEADS, 1, 2, 4, 5, 6, 7, 8, 12, 16) /* that share a KV head */                    \
-  X(KV_HEADS, 1, 2, 3, 8)                                                             \
-  X(RECORD, 0, 1, 2, 3, 4, 5) /* index into records */                                \
-  X(TYPE, 0, 1)               /* index into types */                                  \
+#define ATTENTION_AXES(X)                                                                           \
+  X(FAMILY, 0, 1, 2, 3, 4, 5, 6, 7)     /* reference, split, grouped and warpsplit with tiles_of */ \
+  X(HEADS, 1, 2, 4, 5, 6, 7, 8, 12, 16) /* that share a KV head */                                  \
+  X(KV_HEADS, 1, 2, 3, 8)                                                                           \
+  X(RECORD, 0, 1, 2, 3, 4, 5) /* index into records */                                              \
+  X(TYPE, 0, 1)               /* index into types */                                                \
   X(PLANES, DW__PLANES_APART, DW__PLANES_BY_HEAD, DW__PLANES_IN_TOKEN, DW__PLANES_IN_PAGE)
 #define ROPE_AXES(X)
 static const int records[][2] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}, {64, 96}};
-static const int tiles_of[] = {1, 1, 1, 2, 5, 8};
-static const char *const family_names[] = {"plain_reference", "plain_split", "grouped1", "grouped2", "grouped5", "grouped8"};
+enum { FIRST_WARPSPLIT = 6 };
+static const int tiles_of[] = {1, 1, 1, 2, 5, 8, 2, 5};
+static const char *const family_names[] = {"plain_reference", "plain_split", "grouped1",   "grouped2",
+                                           "grouped5",        "grouped8",    "warpsplit2", "warpsplit5"};
 #else
 #define ATTENTION_AXES(X)                                                           \
   X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */ \
@@ -150,7 +152,7 @@ static dw_variant variant_of(const choice *c) {
   dw_variant v = {.family = family, .n_tiles = tiles_of[family], .combine_splits = 1};
   v.call = GET(c, CALL);
 #ifdef TEST_GQA
-  if (family > DW_SPLIT) v.family = DW_GROUPED;
+  if (family > DW_SPLIT) v.family = family < FIRST_WARPSPLIT ? DW_GROUPED : DW_WARPSPLIT;
 #else
   if (family > DW_SPLIT) v.family = DW_ROWSPLIT;
   v.setmaxnreg = GET(c, SETMAXNREG);

@@ -61,11 +61,11 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
     return;
   }
   expect(s.local <= local, name, "local memory instructions, more than allowed", s.local);
-  if (variant->family != DW_ROWSPLIT && variant->family != DW_GROUPED) return;
+  if (variant->family < DW_ROWSPLIT) return;
   expect((s.hmma > 0) == !variant->e4m3_mma, name, "HMMA, as the variant says", s.hmma);
   expect((s.qmma > 0) == variant->e4m3_mma, name, "QMMA, as the variant says", s.qmma);
   expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
-  if (variant->family == DW_GROUPED) {  // what sm_80 has, too
+  if (variant->family >= DW_GROUPED) {  // what sm_80 has, too
     expect(s.ldgsts > 0, name, "LDGSTS, some expected", s.ldgsts);
     expect(s.ublkcp == 0, name, "UBLKCP, none expected", s.ublkcp);
     return;
@@ -91,7 +91,8 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
   }
   // Five tiles without setmaxnreg on sm_90: nothing chooses that, it only proves sm_120's code, which does not spill.
   // Nor products in e4m3, whose few spills are outside the loops.
-  const int spills = variant->e4m3_mma ? 32 : shape->target == 90 && variant->n_tiles == 5 && !variant->setmaxnreg ? 16 : 0;
+  const bool proof = variant->family == DW_ROWSPLIT && shape->target == 90 && variant->n_tiles == 5 && !variant->setmaxnreg;
+  const int spills = variant->e4m3_mma ? 32 : proof ? 16 : 0;
   const long shared = (long)dw_shared_bytes(shape, variant);
   expect(shared <= 101376, name, "shared memory, at most 101376", shared);
   expect(!dw__cubin_calls_driver(cubin->data, cubin->size, call), name, "a __cuda_syscall symbol", 1);
@@ -115,10 +116,11 @@ static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name,
   // The main kernel's code does not depend on how partial results are merged, nor the merge's on the main kernel: a variant is left
   // out if both of its kernels were looked at in others.
   size_t count = 0, looked_at = 0;
-  unsigned mains = 0, others = 0;  // bit n_tiles + 8 x call; bit n_tiles
+  uint64_t mains = 0, others = 0;  // bit n_tiles + 9 x call, warpsplit's 32 more; bit n_tiles, likewise
   uint64_t merges[2] = {0, 0};     // of each call; bit splits / 8 + 20, or 48 + splits / 2 for few
   while (dw_variant_enumerate(shape, count, &variant) == DW_OK) {
-    const unsigned main_bit = 1U << (variant.n_tiles + 8 * variant.call), tiles_bit = 1U << variant.n_tiles;
+    const int tiles_at = variant.n_tiles + (variant.family == DW_WARPSPLIT ? 32 : 0);
+    const uint64_t main_bit = 1ULL << (tiles_at + 9 * variant.call), tiles_bit = 1ULL << tiles_at;
     const int few = variant.combine == DW_COMBINE_FEW;
     const uint64_t merge_bit = 1ULL << (few ? 48 + variant.combine_splits / 2 : 20 + variant.combine_splits / 8);
     count++;
@@ -132,8 +134,8 @@ static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name,
     // The same checked, and, for plain sm_120, without setmaxnreg.
     dw_variant other = variant;
     other.checked = 1;
-    check_variant(ctx, shape, &other, disassembler);
-    if (variant.family == DW_GROUPED) {  // what takes the most registers
+    if (variant.family != DW_WARPSPLIT) check_variant(ctx, shape, &other, disassembler);
+    if (variant.family >= DW_GROUPED) {  // what takes the most registers
       other.window = other.soft_cap = 1;
       check_variant(ctx, shape, &other, disassembler);
     }

@@ -122,6 +122,7 @@ DEV float max(float a, float b) { return fmaxf(a, b); }
 
 // ---- lanes ----------------------------------------------------------------------------------------------------
 DEV u32 lane_id() { return threadIdx.x & 31; }
+DEV u32 lane_id_anew() { return lane_id(); }
 DEV u32 warp_id() { return threadIdx.x >> 5; }
 DEV void sync_warp() { dw_host_table->lanes(DW_HOST_FN_sync_warp, 0, 0); }
 DEV u32 shuffle(u32 v, u32 src) { return dw_host_table->lanes(DW_HOST_FN_shuffle, v, src); }

@@ -51,6 +51,7 @@ class Family(IntEnum):
     SPLIT = 1
     ROWSPLIT = 2
     GROUPED = 3
+    WARPSPLIT = 4
 
 
 class CallKind(IntEnum):
