@@ -69,6 +69,7 @@ SHIFTED(lse, 4, true)
 SHIFTED(q_rope, 16, true)
 SHIFTED(kv_rope, 16, true)
 SHIFTED(kv_scale, 4, true)
+SHIFTED(v_scale, 4, true)
 SHIFTED(qo_indptr, 4, true)
 SHIFTED(positions, 4, true)
 SHIFTED(sinks, 4, true)
@@ -232,7 +233,7 @@ static bool scale_of_unscaled(const spoiler *s) {
 }
 static bool scale_of_v(const spoiler *s) {
   s->args->v_scale = (const float *)s->args->kv;
-  return s->shape->attention == DW_MLA;
+  return !is_gqa(s) || s->shape->kv != DW_E4M3;
 }
 
 // ---- contradictions -------------------------------------------------------------------------------------------
@@ -304,6 +305,7 @@ static const way ways[] = {
   {"q_rope", "misaligned", shift_q_rope},
   {"kv_rope", "misaligned", shift_kv_rope},
   {"kv_scale", "misaligned", shift_kv_scale},
+  {"v_scale", "misaligned", shift_v_scale},
   {"qo_indptr", "misaligned", shift_qo_indptr},
   {"positions", "misaligned", shift_positions},
   {"sinks", "misaligned", shift_sinks},
@@ -363,7 +365,7 @@ static const way ways[] = {
   {"v", "for MLA", values_of_records},
   {"v_token_stride", "heads of two tokens in one place", tokens_among_heads},
   {"kv_scale", "for KV that has none", scale_of_unscaled},
-  {"v_scale", "of a record", scale_of_v},
+  {"v_scale", "of a record, or for KV that has none", scale_of_v},
   {"addressing", "CSR for a kernel of call=table", csr_for_a_table_kernel},
   {"lengths_include_drafts", "0 for a kernel of call=table", prefix_for_a_table_kernel},
   {"qo_indptr", "for a kernel of call=table", rows_for_a_table_kernel},

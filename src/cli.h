@@ -175,7 +175,7 @@ typedef struct cli_problem {
   bool overlap;      // the call may start while the kernel before it runs
   bool prefix_only;  // lengths without the drafts
   int window;
-  double soft_cap, kv_scale;
+  double soft_cap, kv_scale, v_scale;
   bool mask_shared, positions, sinks, q_rope, kv_rope, drafts_elsewhere, strided;  // as in dw__problem_spec
   bool sanitize;
 } cli_problem;

@@ -394,6 +394,7 @@ dw_status bench_make_data(const bench *b, const problem *p, dw__gpu_problem **da
     .shuffle = orders[b->want->order],
     .q_scale = 1,
     .stored_scale = p->shape.kv == DW_E4M3 ? 0.25f : 0,
+    .v_stored_scale = p->shape.kv == DW_E4M3 && p->shape.attention == DW_GQA ? 0.5f : 0,
     .q_rope = b->want->q_rope,
     .kv_rope = b->want->kv_rope,
     .planes = (dw__planes)b->want->planes,

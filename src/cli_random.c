@@ -85,6 +85,7 @@ static dw__gpu_spec gpu_spec(const dw__case *c) {
                         .overlap_prologue = c->overlap,
                         .q_scale = c->peaked ? 3 : 1,
                         .stored_scale = dw__case_kv_scale(c),
+                        .v_stored_scale = dw__case_v_scale(c),
                         .sets = 1,
                         .poison = 1};
 }
@@ -170,6 +171,7 @@ static dw_status make_problem(const dw__case *c, dw__problem **problem, dw_error
                            .shuffle = c->shuffle,
                            .q_scale = c->peaked ? 3 : 1,
                            .kv_scale = dw__case_kv_scale(c),
+                           .v_scale = dw__case_v_scale(c),
                            .lse_base_e = c->base_e,
                            .spare_pages = 1,
                            .seed = (uint64_t)c->seed};

@@ -85,7 +85,7 @@ static dw_shape choose_shape(const asked *want, int seed, uint64_t *state, int s
   if (seed % 16 == 5) shape.page = 16;
   dw_dtype type = seed % 5 == 3 ? DW_F16 : DW_BF16;
   shape.q = shape.kv = type;
-  if (seed % 4 == 1 && !gqa) shape.kv = seed % 8 == 5 && type == DW_BF16 ? DW_RECORD656 : DW_E4M3;
+  if ((gqa ? seed / 2 : seed) % 4 == 1) shape.kv = !gqa && seed % 8 == 5 && type == DW_BF16 ? DW_RECORD656 : DW_E4M3;
   shape.out = dw__random_below(state, 6) == 0 ? DW_F32 : type;
   return shape;
 }
@@ -129,6 +129,8 @@ static int random_window(const dw__gpu_spec *spec, int longest, uint64_t *state)
   return PICK(state, windows);
 }
 
+static float random_scale(uint64_t *state) { return one_in(state, 3) ? 0 : 0.01f * (float)(1 + dw__random_below(state, 200)); }
+
 static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
   spec->width = one_in(state, 6) ? 1 + dw__random_below(state, spec->shape.width) : 0;
   long long rows = (long long)spec->batch * spec->shape.width;
@@ -149,7 +151,9 @@ static void choose_features(int longest, dw__gpu_spec *spec, uint64_t *state) {
   spec->no_lse = one_in(state, 8);
   spec->share = one_in(state, 4);
   spec->overlap_prologue = one_in(state, 4);
-  if (spec->shape.kv == DW_E4M3) spec->stored_scale = one_in(state, 3) ? 0 : 0.01f * (float)(1 + dw__random_below(state, 200));
+  if (spec->shape.kv != DW_E4M3) return;
+  spec->stored_scale = random_scale(state);
+  if (gqa) spec->v_stored_scale = random_scale(state);
 }
 
 static bool set_tree(dw_shape *shape, uint64_t *state) {

@@ -68,6 +68,7 @@ static dw_status make(const dw_shape *shape, const cli_problem *asked, dw__probl
     .shuffle = 1,
     .q_scale = 1,
     .kv_scale = (float)asked->kv_scale,
+    .v_scale = (float)asked->v_scale,
     .spare_pages = 1,
     .seed = (uint64_t)asked->seed,
   };
@@ -303,7 +304,8 @@ int cli_verify(const cli_command *self, int argc, char **argv) {
     {"soft-cap", "X", CLI_NUMBER, &problem->soft_cap, 0, 1000000, "scores stay below X (0: no cap)"},
     {"sinks", NULL, CLI_FLAG, &problem->sinks, 0, 0, "a sink for each head"},
     {"kv-scale", "X", CLI_NUMBER, &problem->kv_scale, 0, 1000000,
-     "KV in e4m3: stored divided by X, which a call says (0: no scale)"},
+     "KV in e4m3: stored divided by X, which a call says (0: no scale); GQA: K"},
+    {"v-scale", "X", CLI_NUMBER, &problem->v_scale, 0, 1000000, "KV of GQA in e4m3: the same of V"},
     {"overlap", NULL, CLI_FLAG, &problem->overlap, 0, 0, "the call may start while the kernel before it runs"},
     {"split-tokens", "N", CLI_INT, &problem->split_tokens, 16, 1 << 20,
      "fixed KV ranges of so many tokens, a multiple of 16 (default: auto)"},

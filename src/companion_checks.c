@@ -373,12 +373,13 @@ static void d02_fill(trial *t) {
   compact_end(c);
 }
 
-// Records without V (bf16, fp8, fp8 with scales), K and V, K and V and their scales.
+// Records without V (bf16, fp8, fp8 with scales), K and V, K and V and their scales, K and V in fp8 with one scale for all (192 and 128
+// elements of 8 heads).
 static void e04_make(trial *t) {
-  static const int rows[][4] = {{1152}, {576}, {656}, {1024, 1024}, {512, 512, 32, 32}};
-  static const int kinds[] = {1, 1, 1, 2, 4};
+  static const int rows[][4] = {{1152}, {576}, {656}, {1024, 1024}, {512, 512, 32, 32}, {1536, 1024}};
+  static const int kinds[] = {1, 1, 1, 2, 4, 2};
   compact *c = t->state;
-  int which = t->variant % 5, page = t->variant / 5 ? 64 : 1;
+  int which = t->variant % 6, page = t->variant / 6 ? 64 : 1;
   c->args = (dw_compact_args){
     .batch = 2, .width = 9, .accept_columns = 9, .addressing = page == 1 ? DW_CSR : DW_BLOCK_TABLE, .lengths_include_drafts = 1};
   c->tokens_most = 80;
@@ -415,10 +416,10 @@ static void move_arrays(trial *t, move *m, int teams) {
 }
 
 static void move_make(trial *t) {
-  static const int rows[][3] = {{1152}, {656}, {96, 96, 12}, {576}, {33}};
-  static const int kinds[] = {1, 1, 3, 1, 1};
+  static const int rows[][3] = {{1152}, {656}, {96, 96, 12}, {576}, {33}, {512, 512}, {96, 64}};
+  static const int kinds[] = {1, 1, 3, 1, 1, 2, 2};
   move *m = t->state;
-  int which = t->variant % 5, page = page_list[t->variant % 4];
+  int which = t->variant % 7, page = page_list[t->variant % 4];
   m->shape = t->variant % 6;
   m->by_slot = t->variant % 3 == 0;
   int places = m->shape == FEW_MOVES ? 20 : t->variant % 2 ? 700 : 60;
@@ -1230,7 +1231,7 @@ const dw__companion_check dw__companion_checks[] = {
   {"merge", "partial results of all types, strides and bases", 24, false, &merge_parts},
   {"d01", "accepted counts 0, 5 and 2 of three requests", 4, false, &d01_parts},
   {"d02", "an accepted path across a page, in place", 4, false, &d02_parts},
-  {"e04", "pools with no V, with V, with scales", 10, false, &e04_parts},
+  {"e04", "pools with no V, with V, with scales", 12, false, &e04_parts},
   {"compact", "compaction with every addressing, page, length and list", 48, false, &compact_parts},
   {"large", "compaction and moves in a pool above 4 GiB", 1, true, &huge_parts},
   {"move", "moves of slots and pages: chains, cycles, swaps", 60, false, &move_parts},

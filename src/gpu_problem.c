@@ -44,7 +44,7 @@ struct dw__gpu_problem {
   dw__plane planes[2];  // GQA: K, V
   unsigned *count;
   guarded out, lse;
-  table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, stored_scale, used;
+  table kv_len, qo_indptr, kv_indptr, mask, mask_indptr, positions, sinks, stored_scale, v_stored_scale, used;
   slot_set *sets;
   int *order;    // units in the order in which they are handed out
   int *leading;  // slots of the first request's prefix, which the others may share
@@ -253,6 +253,7 @@ static dw_status make_tables(dw__gpu_problem *problem, dw_error *error) {
     status = table_make(problem->gpu, &problem->mask_indptr, 8 * (batch + 1), error);
   if (!status && spec->positions) status = table_make(problem->gpu, &problem->positions, 4 * rows, error);
   if (!status && spec->stored_scale > 0) status = table_make(problem->gpu, &problem->stored_scale, sizeof(float), error);
+  if (!status && spec->v_stored_scale > 0) status = table_make(problem->gpu, &problem->v_stored_scale, sizeof(float), error);
   if (!status && spec->sinks) status = table_make(problem->gpu, &problem->sinks, 4 * (size_t)spec->shape.heads, error);
   for (int s = 0; s < spec->sets && !status; s++) status = make_set(problem, &problem->sets[s], error);
   return status;
@@ -274,6 +275,7 @@ static void fill_args(dw__gpu_problem *problem) {
   args->kv = problem->kv;
   args->kv_rope = problem->kv_rope;
   args->kv_scale = problem->stored_scale.device;
+  args->v_scale = problem->v_stored_scale.device;
   if (spec->shape.attention == DW_GQA) args->v = (char *)plane_pool(problem, 1) + problem->planes[1].first * kv_bytes(spec);
   args->addressing = spec->addressing;
   args->kv_indptr = problem->kv_indptr.device;
@@ -341,8 +343,9 @@ dw_status dw__gpu_problem_make(const dw__gpu_tools *tools, const dw__gpu_spec *s
 void dw__gpu_problem_free(dw__gpu_problem *problem) {
   if (!problem) return;
   dw__gpu *gpu = problem->gpu;
-  table *tables[] = {&problem->kv_len,    &problem->qo_indptr, &problem->kv_indptr,    &problem->mask, &problem->mask_indptr,
-                     &problem->positions, &problem->sinks,     &problem->stored_scale, &problem->used};
+  table *tables[] = {&problem->kv_len,         &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
+                     &problem->mask_indptr,    &problem->positions, &problem->sinks,     &problem->stored_scale,
+                     &problem->v_stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables); i++) table_free(gpu, tables[i]);
   for (int s = 0; problem->sets && s < problem->spec.sets; s++) {
     table_free(gpu, &problem->sets[s].indices);
@@ -550,6 +553,7 @@ static void write_scalars(dw__gpu_problem *problem, uint64_t seed) {
     sinks[h] = draw == 0 ? -INFINITY : draw == 1 ? 20 : (float)(2 * dw__random_normal(&state));
   }
   if (problem->stored_scale.host) memcpy(problem->stored_scale.host, &problem->spec.stored_scale, sizeof(float));
+  if (problem->v_stored_scale.host) memcpy(problem->v_stored_scale.host, &problem->spec.v_stored_scale, sizeof(float));
 }
 
 // ---- writing: places ------------------------------------------------------------------------------------------
@@ -668,10 +672,16 @@ static dw_status write_q(dw__gpu_problem *problem, uint64_t seed, dw_error *erro
 
 static uint32_t kv_poison(const dw__gpu_problem *problem) { return kv_bytes(&problem->spec) == 1 ? POISON_E4M3 : POISON_WORD; }
 
+// Standard deviation of what is stored.
+static float stored_deviation(const dw__gpu_spec *spec, float stored) {
+  return (spec->kv_scale > 0 ? spec->kv_scale : 1) / (stored > 0 ? stored : 1);
+}
+
 static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error *error) {
   const dw__gpu_spec *spec = &problem->spec;
-  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, POISON_WORD, problem->kv_bytes, error);
-  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, POISON_WORD, problem->v_bytes, error);
+  const uint32_t poison = kv_poison(problem);
+  dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, poison, problem->kv_bytes, error);
+  if (!status && problem->v) status = dw__gpu_fill_word(problem->gpu, problem->v, poison, problem->v_bytes, error);
   for (int i = 0; i < 2 * spec->shape.kv_heads && !status; i++) {
     const dw__plane *plane = &problem->planes[i % 2];
     dw_tool_fill_params params = {
@@ -683,7 +693,7 @@ static dw_status write_planes(dw__gpu_problem *problem, uint64_t seed, dw_error 
       .unit_stride = plane->token,
       .page = spec->shape.page,
       .elements = plane->size,
-      .scale = spec->kv_scale > 0 ? spec->kv_scale : 1,
+      .scale = stored_deviation(spec, i % 2 ? spec->v_stored_scale : spec->stored_scale),
       .type = spec->shape.kv,
     };
     status = fill(problem, &params, error);
@@ -702,8 +712,7 @@ static dw_status write_kv(dw__gpu_problem *problem, uint64_t seed, dw_error *err
     .unit_stride = problem->args.kv_token_stride,
     .page = problem->spec.shape.page,
     .elements = problem->spec.kv_rope ? problem->spec.shape.head_dim_v : problem->spec.shape.head_dim_qk,
-    .scale = (problem->spec.kv_scale > 0 ? problem->spec.kv_scale : 1) /
-             (problem->spec.stored_scale > 0 ? problem->spec.stored_scale : 1),
+    .scale = stored_deviation(&problem->spec, problem->spec.stored_scale),
     .type = problem->spec.shape.kv,
   };
   dw_status status = dw__gpu_fill_word(problem->gpu, problem->kv, kv_poison(problem), problem->kv_bytes, error);
@@ -727,9 +736,9 @@ dw_status dw__gpu_problem_write(dw__gpu_problem *problem, const dw__gpu_contents
   shuffle_units(problem, contents->seed);
   memset(problem->used.host, 0, problem->used.bytes);
   for (int s = 0; s < problem->spec.sets && !status; s++) status = write_set(problem, &problem->sets[s], error);
-  const table *tables[] = {&problem->kv_len, &problem->qo_indptr,    &problem->kv_indptr,
-                           &problem->mask,   &problem->mask_indptr,  &problem->positions,
-                           &problem->sinks,  &problem->stored_scale, &problem->used};
+  const table *tables[] = {&problem->kv_len,         &problem->qo_indptr, &problem->kv_indptr, &problem->mask,
+                           &problem->mask_indptr,    &problem->positions, &problem->sinks,     &problem->stored_scale,
+                           &problem->v_stored_scale, &problem->used};
   for (size_t i = 0; i < DW__COUNT(tables) && !status; i++) status = table_write(problem->gpu, tables[i], error);
   if (!status) status = write_q(problem, contents->seed, error);
   if (!status) status = write_kv(problem, contents->seed, error);

@@ -38,12 +38,13 @@ typedef struct dw__gpu_spec {
   float soft_cap;  // 0: none
   int sinks;
   int overlap_prologue;
-  float q_scale;        // standard deviation of q
-  float kv_scale;       // and of the tokens; 0: 1
-  float stored_scale;   // KV in e4m3: args.kv_scale, and elements are stored divided by it; 0: NULL
-  int64_t pool_tokens;  // at least so many; 0: a quarter more than is needed
-  int sets;             // slot sets, at least 1
-  int poison;           // 0: the whole pool holds numbers (benchmarks, where sets share it)
+  float q_scale;         // standard deviation of q
+  float kv_scale;        // and of the tokens; 0: 1
+  float stored_scale;    // KV in e4m3: args.kv_scale, and elements (of GQA those of K) are stored divided by it; 0: NULL
+  float v_stored_scale;  // the same of GQA's V
+  int64_t pool_tokens;   // at least so many; 0: a quarter more than is needed
+  int sets;              // slot sets, at least 1
+  int poison;            // 0: the whole pool holds numbers (benchmarks, where sets share it)
 } dw__gpu_spec;
 
 // What a buffer holds at one time.

@@ -103,6 +103,7 @@ dw_oracle_params dw__gpu_oracle_params(const dw_shape *shape, const dw_args *arg
     .lengths_include_drafts = args->lengths_include_drafts,
     .drafts_elsewhere = args->drafts_elsewhere,
     .kv_scale = args->kv_scale,
+    .v_scale = gqa ? args->v_scale : args->kv_scale,
     .q_type = shape->q,
     .kv_type = shape->kv,
     .out_dtype = shape->out,
@@ -361,6 +362,7 @@ static dw_status mirror_all(mirror *m, const dw__problem *problem, dw_args *args
     {(const void **)&args->positions, problem->positions_bytes},
     {(const void **)&args->sinks, 4 * (size_t)problem->spec.shape.heads},
     {(const void **)&args->kv_scale, 4},
+    {(const void **)&args->v_scale, 4},
   };
   dw_status status = DW_OK;
   for (size_t i = 0; i < DW__COUNT(arrays) && !status; i++) status = mirror_add(m, arrays[i].pointer, arrays[i].bytes, error);
@@ -466,7 +468,7 @@ dw_status dw__gpu_judge_check(dw__gpu_judge *judge, dw_attention attention, int 
     };
     if (i % 4 == 2) spec.shape.q = spec.shape.kv = spec.shape.out = DW_F16;
     if (i % 4 == 1) spec.shape.out = DW_F32;
-    if (i % 3 == 2 && !gqa) spec.shape.kv = DW_E4M3, spec.kv_scale = i % 2 ? 0.02f : 0;
+    if (i % 3 == 2) spec.shape.kv = DW_E4M3, spec.kv_scale = i % 2 ? 0.02f : 0, spec.v_scale = gqa && i % 4 < 2 ? 5 : 0;
     if (i % 6 == 5 && !gqa && head_dim_qk == 576 && head_dim_v == 512)
       spec.shape.kv = DW_RECORD656, spec.kv_scale = 0, spec.kv_rope = 0;
     double off;

@@ -154,6 +154,7 @@ static void list_buffers(const call *now, stage at, buffers *all) {
   add(all, args->kv_rope, problem->kv_rope_bytes, before);
   add(all, args->qo_indptr, (batch + 1) * sizeof(int32_t), 0);
   add(all, args->kv_scale, sizeof(float), 0);
+  add(all, args->v_scale, sizeof(float), 0);
   add(all, args->kv_len, batch * sizeof(int32_t), 0);
   add(all, args->kv_indptr, (batch + 1) * sizeof(int32_t), 0);
   add(all, args->kv_indices, problem->index_bytes, 0);

@@ -228,8 +228,12 @@ static int head_of(const item *work, int i) {
   return work->kv_head * group + (work->first + i) % group;
 }
 
-// What a stored element counts for.
-static double kv_scale(const job *all) { return all->args->kv_scale ? (double)*all->args->kv_scale : 1; }
+// What a stored element of K and of V counts for.
+static double scale_of(const float *scale) { return scale ? (double)*scale : 1; }
+static double key_scale(const job *all) { return scale_of(all->args->kv_scale); }
+static double value_scale(const job *all) {
+  return scale_of(all->shape->attention == DW_MLA ? all->args->kv_scale : all->args->v_scale);
+}
 
 static void load_q(item *work, const dw__request *request) {
   const dw_shape *shape = work->job->shape;
@@ -364,7 +368,7 @@ static void values_exact(const double *weights, const unsigned char *seen, int t
 
 static void begin_exact(item *work) {
   size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
-  double *q = work->wide_q, scale = (double)work->job->args->softmax_scale * kv_scale(work->job);
+  double *q = work->wide_q, scale = (double)work->job->args->softmax_scale * key_scale(work->job);
   for (size_t i = 0; i < ITEM_MOST * qk; i++) q[i] = (double)work->q[i] * scale;
   memset(work->out, 0, ITEM_MOST * v * sizeof(double));
 }
@@ -406,7 +410,7 @@ static void block_exact(item *work) {
 // The sum is 0 only where nothing was seen, nor a sink: the largest weight is 1.
 static void end_exact(item *work, int vector, double *out, double *lse) {
   size_t v = (size_t)work->job->shape->head_dim_v;
-  const double *sum = (double *)work->out + (size_t)vector * v, scale = kv_scale(work->job);
+  const double *sum = (double *)work->out + (size_t)vector * v, scale = value_scale(work->job);
   for (size_t c = 0; c < v; c++) out[c] = work->sum[vector] == 0 ? 0 : sum[c] * scale / work->sum[vector];
   *lse = work->sum[vector] == 0 ? -INFINITY : work->most[vector] + log(work->sum[vector]);
 }
@@ -469,7 +473,7 @@ static float weights_plain(item *work, int vector, float *scores) {
 
 static void block_plain(item *work) {
   size_t qk = (size_t)work->job->shape->head_dim_qk, v = (size_t)work->job->shape->head_dim_v;
-  float *scores = work->scores, *out = work->out, scale = work->job->args->softmax_scale * (float)kv_scale(work->job);
+  float *scores = work->scores, *out = work->out, scale = work->job->args->softmax_scale * (float)key_scale(work->job);
   bool own = work->job->shape->attention == DW_GQA;  // V lies apart from K
   const float *value = own ? work->value : work->kv;
   for (int i = 0; i < work->count; i += 2)
@@ -487,7 +491,7 @@ static void end_plain(item *work, int vector, double *out, double *lse) {
   const dw_shape *shape = work->job->shape;
   size_t v = (size_t)shape->head_dim_v;
   const float *sum = (float *)work->out + (size_t)vector * v;
-  float whole = (float)work->sum[vector], scale = (float)kv_scale(work->job);
+  float whole = (float)work->sum[vector], scale = (float)value_scale(work->job);
   for (size_t c = 0; c < v; c++) {
     uint32_t rounded;
     dw__from_float(shape->out, whole == 0 ? 0 : (double)(sum[c] * scale / whole), &rounded);
@@ -585,9 +589,10 @@ static dw_status check_scalars(const dw_shape *shape, const dw_args *args, dw_er
   snprintf(found, sizeof found, "%g", (double)args->soft_cap);
   if (!(args->soft_cap >= 0) || isinf(args->soft_cap))
     return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", found, "0 or more", "scores stay below it");
-  if ((args->kv_scale && shape->kv != DW_E4M3) || args->v_scale)
-    return dw__fail(error, DW_BAD_ARGUMENT, args->v_scale ? "v_scale" : "kv_scale", "a pointer", "NULL",
-                    "KV in e4m3 has a scale, one for the whole record");
+  if (args->kv_scale && shape->kv != DW_E4M3)
+    return dw__fail(error, DW_BAD_ARGUMENT, "kv_scale", "a pointer", "NULL", "only KV in e4m3 has a scale");
+  if (args->v_scale && (shape->kv != DW_E4M3 || shape->attention == DW_MLA))
+    return dw__fail(error, DW_BAD_ARGUMENT, "v_scale", "a pointer", "NULL", "only V of GQA in e4m3 has a scale of its own");
   for (int h = 0; h < shape->heads && args->sinks; h++) {
     if (args->sinks[h] < INFINITY) continue;
     snprintf(field, sizeof field, "sinks[%d]", h);

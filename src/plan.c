@@ -368,17 +368,18 @@ static dw_status check_scales(const dw_shape *shape, const dw_args *a, dw_error 
 // K or V of GQA: pages, tokens and heads in any order, as long as the tokens of a page and the heads share no elements.
 static dw_status check_plane(const dw_shape *shape, const char *name, const void *base, int64_t page, int64_t token,
                              int64_t head, int size, dw_error *e) {
+  const int bytes = (int)dw__dtype_size(shape->kv);  // an element
   char page_name[32], token_name[32], head_name[32];
   snprintf(page_name, sizeof page_name, "%s_page_stride", name);
   snprintf(token_name, sizeof token_name, "%s_token_stride", name);
   snprintf(head_name, sizeof head_name, "%s_head_stride", name);
   TRY(need(base, name, 16, e));
-  TRY(need_stride(head, head_name, size, 2, e));
-  TRY(need_stride(token, token_name, size, 2, e));
+  TRY(need_stride(head, head_name, size, bytes, e));
+  TRY(need_stride(token, token_name, size, bytes, e));
   head = dw__or_else(head, size);
   token = dw__or_else(token, shape->kv_heads * head);
   TRY(need_apart(shape->page, token, token_name, shape->kv_heads, head, size, e));
-  return need_stride(page, page_name, shape->page * token, 2, e);
+  return need_stride(page, page_name, shape->page * token, bytes, e);
 }
 static dw_status check_planes(const dw_shape *shape, const dw_args *a, dw_error *e) {
   if (a->q_rope || a->kv_rope)

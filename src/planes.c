@@ -1,19 +1,22 @@
 // How K and V of GQA lie in the pools that we make: see problem.h.
 #include "problem.h"
 
-static int64_t pad(int strided, int64_t elements) { return strided ? elements : 0; }
+// In units of 16 bytes, which is what copies need.
+static int64_t pad(const dw_shape *shape, int strided, int64_t units) {
+  return strided ? units * 16 / (int64_t)dw__dtype_size(shape->kv) : 0;
+}
 
 // Heads, then pages, of one plane with nothing of the other between. Strides are of elements.
 static dw__plane lay(const dw_shape *shape, int size, bool by_head, int strided) {
   dw__plane p = {.size = size};
   if (by_head) {
-    p.token = size + pad(strided, 8);
-    p.head = shape->page * p.token + pad(strided, 24);
-    p.page = shape->kv_heads * p.head + pad(strided, 40);
+    p.token = size + pad(shape, strided, 1);
+    p.head = shape->page * p.token + pad(shape, strided, 3);
+    p.page = shape->kv_heads * p.head + pad(shape, strided, 5);
   } else {
-    p.head = size + pad(strided, 8);
-    p.token = shape->kv_heads * p.head + pad(strided, 24);
-    p.page = shape->page * p.token + pad(strided, 40);
+    p.head = size + pad(shape, strided, 1);
+    p.token = shape->kv_heads * p.head + pad(shape, strided, 3);
+    p.page = shape->page * p.token + pad(shape, strided, 5);
   }
   return p;
 }
@@ -25,7 +28,7 @@ void dw__planes_lay(const dw_shape *shape, dw__planes kind, int strided, dw__pla
   if (kind == DW__PLANES_IN_TOKEN) {
     v->first = k->token;
     k->token = v->token = k->token + v->token;
-    k->page = v->page = shape->page * k->token + pad(strided, 40);
+    k->page = v->page = shape->page * k->token + pad(shape, strided, 5);
   } else if (kind == DW__PLANES_IN_PAGE) {
     v->first = k->page;
     k->page = v->page = k->page + v->page;

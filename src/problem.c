@@ -68,6 +68,8 @@ static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
                     "scores stay below it");
   if (spec->kv_scale != 0 && spec->shape.kv != DW_E4M3)
     return dw__fail(error, DW_BAD_ARGUMENT, "kv_scale", "a number", "0", "only KV in e4m3 has a scale");
+  if (spec->v_scale != 0 && (spec->shape.kv != DW_E4M3 || spec->shape.attention == DW_MLA))
+    return dw__fail(error, DW_BAD_ARGUMENT, "v_scale", "a number", "0", "only V of GQA in e4m3 has a scale of its own");
   if (!spec->drafts_elsewhere) return DW_OK;
   if (spec->lengths_include_drafts || spec->window || spec->draft_slots)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", spec->drafts_elsewhere,
@@ -493,11 +495,21 @@ static void make_planes(maker *make) {
   if (!make->failed) problem->args.v = make->v + (size_t)make->v_plane.first * size;
 }
 
+// 0: none, which stands for 1.
+static const float *make_scale(maker *make, float value) {
+  float *scale = value != 0 ? array(make, sizeof *scale, NULL) : NULL;
+  if (scale) *scale = value;
+  return scale;
+}
+static double divisor(float scale) { return scale != 0 ? (double)scale : 1; }
+
 static void make_pool(maker *make) {
   dw__problem *problem = make->problem;
   const dw__problem_spec *spec = &problem->spec;
   const dw_shape *shape = &spec->shape;
   dw_args *args = &problem->args;
+  args->kv_scale = make_scale(make, spec->kv_scale);
+  args->v_scale = make_scale(make, spec->v_scale);
   if (shape->attention == DW_GQA) {
     make_planes(make);
     return;
@@ -509,21 +521,16 @@ static void make_pool(maker *make) {
     make->kv_rope = make_pieces(make, shape->kv, make->pages, args->kv_rope_page_stride, shape->page,
                                 args->kv_rope_token_stride, last_part(shape), &problem->kv_rope_bytes);
   poison_pool(make, make->kv_rope.at, problem->kv_rope_bytes);
-  if (spec->kv_scale != 0) {
-    float *scale = array(make, sizeof *scale, NULL);
-    if (scale) *scale = spec->kv_scale;
-    args->kv_scale = scale;
-  }
   args->kv = make->kv.at;
   args->kv_rope = make->kv_rope.at;
 }
 
-static void write_heads(const maker *make, uint64_t *seed, char *pool, const dw__plane *plane, int64_t slot) {
+static void write_heads(const maker *make, uint64_t *seed, char *pool, const dw__plane *plane, int64_t slot, double scale) {
   const dw_shape *shape = &make->problem->spec.shape;
   const size_t size = dw__dtype_size(shape->kv);
   for (int h = 0; h < shape->kv_heads; h++) {
     char *to = pool + (size_t)dw__plane_place(shape, plane, slot, h) * size;
-    for (int d = 0; d < plane->size; d++) dw__from_float(shape->kv, dw__random_normal(seed), to + (size_t)d * size);
+    for (int d = 0; d < plane->size; d++) dw__from_float(shape->kv, dw__random_normal(seed) / scale, to + (size_t)d * size);
   }
 }
 
@@ -557,17 +564,17 @@ static void write_record(uint64_t *seed, char *to) {
 }
 
 static void write_token(const maker *make, int request, int token, int64_t slot) {
-  const dw_shape *shape = &make->problem->spec.shape;
+  const dw__problem_spec *spec = &make->problem->spec;
+  const dw_shape *shape = &spec->shape;
+  const double scale = divisor(spec->kv_scale);
+  uint64_t seed = stream(make, STREAM_KV, request, token);
   if (shape->attention == DW_GQA) {
-    uint64_t seed = stream(make, STREAM_KV, request, token);
-    write_heads(make, &seed, make->kv.at, &make->k_plane, slot);
-    write_heads(make, &seed, make->v, &make->v_plane, slot);
+    write_heads(make, &seed, make->kv.at, &make->k_plane, slot, scale);
+    write_heads(make, &seed, make->v, &make->v_plane, slot, divisor(spec->v_scale));
     return;
   }
-  int first = first_part(shape, make->problem->spec.kv_rope);
+  int first = first_part(shape, spec->kv_rope);
   const int64_t page = slot / shape->page, in_page = slot % shape->page;
-  const double scale = make->problem->spec.kv_scale != 0 ? (double)make->problem->spec.kv_scale : 1;
-  uint64_t seed = stream(make, STREAM_KV, request, token);
   if (shape->kv == DW_RECORD656) {
     write_record(&seed, piece(&make->kv, page, in_page, 0));
     return;

@@ -39,7 +39,8 @@ typedef struct dw__problem_spec {
   int sinks;             // heads with a sink each: most are small, some large enough to take nearly all, some -inf
   int drafts_elsewhere;  // the KV has the prefixes only, the mask is an array that may not be touched
   float q_scale;         // standard deviation of q (1 is usual; 3 makes peaked softmax)
-  float kv_scale;        // E4M3: args.kv_scale, and elements are stored divided by it; 0: NULL
+  float kv_scale;        // E4M3: args.kv_scale, and elements (of GQA those of K) are stored divided by it; 0: NULL
+  float v_scale;         // the same of GQA's V
   int lse_base_e;
   int spare_pages;  // extra poisoned pages in the pool, at least 1
   uint64_t seed;

@@ -32,6 +32,10 @@ float dw__case_kv_scale(const dw__case *c) {
   static const float scales[] = {0, 0.25f, 0.004f, 60};  // 0.004: many elements are 448; 60: most are subnormal
   return scales[c->scale];
 }
+float dw__case_v_scale(const dw__case *c) {
+  static const float scales[] = {0, 8, 0, 0.01f};
+  return c->shape.attention == DW_GQA ? scales[c->scale] : 0;
+}
 
 int dw__case_longest(const dw__case *c) {
   int longest = 0;
@@ -87,7 +91,7 @@ static void make_gqa(const dw__case_scale *scale, uint64_t *state, dw_shape *sha
   static const int shared[] = {1, 2, 4, 5, 6, 7, 8, 12, 16};
   const int *of = scale->widths || one_in(state, 2) ? vectors[below(state, DW__COUNT(vectors))] : vectors[0];
   shape->attention = DW_GQA;
-  shape->kv = shape->q;
+  if (shape->kv == DW_RECORD656) shape->kv = DW_E4M3;
   shape->head_dim_qk = of[0];
   shape->head_dim_v = of[1];
   shape->kv_heads = 1 + below(state, least(8, scale->heads));

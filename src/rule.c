@@ -50,15 +50,19 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
 #define WHOLE_SHARED 101376
 
 // Two CTAs of grouped share a multiprocessor, but for long vectors.
-static int grouped_ctas(const dw_shape *shape) { return shape->head_dim_qk + shape->head_dim_v <= 320 ? 2 : 1; }
+static int grouped_token(const dw_shape *shape) {  // bytes of its K and V
+  return (shape->head_dim_qk + shape->head_dim_v) * (int)dw__dtype_size(shape->kv);
+}
+static int grouped_ctas(const dw_shape *shape) { return grouped_token(shape) <= 640 ? 2 : 1; }
 
 // The layout of templates/grouped.cuh: everything before the rings, then as many slots as fit. 0: not one of each does.
 static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
   const size_t budget = grouped_ctas(shape) == 2 ? HALF_SHARED : WHOLE_SHARED, rows = 8 * (size_t)variant->n_tiles, step = 32;
-  const size_t addresses = (shape->head_dim_qk + shape->head_dim_v <= 192 ? 8 : 4) * step * 16;
+  const size_t addresses = (grouped_token(shape) <= 384 ? 8 : 4) * step * 16, each = step * dw__dtype_size(shape->kv);
   const size_t weights = rows * (step * 2 + 16), sums = rows * (8 + 2 * 4 + 4 + 4), rest = 4 * 4 + addresses;
-  const size_t fixed = (weights + sums + rest + 127) / 128 * 128;
-  const size_t key = step * (size_t)shape->head_dim_qk * 2, value = step * (size_t)shape->head_dim_v * 2;
+  const size_t scales = shape->kv == DW_E4M3 ? (rows + 15) / 16 * 16 * 4 : 0;
+  const size_t fixed = (weights + sums + scales + rest + 127) / 128 * 128;
+  const size_t key = each * (size_t)shape->head_dim_qk, value = each * (size_t)shape->head_dim_v;
   if (fixed + key + value > budget) return 0;
   const size_t fit = (budget - fixed) / (key + value), slots = fit < 6 ? fit : 6;
   const size_t used = fixed + slots * (key + value);
@@ -152,6 +156,9 @@ static dw_status gqa_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (v->n_tiles > tiles)
     return no(e, "n_tiles", v->n_tiles, allowed, "q and the output of this many rows have to fit the registers");
   if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "all warps do the same");
+  if (v->family == DW_WARPSPLIT && s->kv == DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q",
+                    "of the families for GQA on tensor cores grouped takes e4m3");
   return DW_OK;
 }
 
@@ -169,8 +176,6 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   dw_status status = dw_shape_check(s, e);
   if (!status) status = check_ranges(v, e);
   if (status) return status;
-  if (s->kv == DW_E4M3 && is_gqa(s))
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q", "no kernel family serves GQA over e4m3 yet");
   if (v->kv_rope && s->kv == DW_RECORD656) return no(e, "kv_rope", 1, "0", "a record has the rope in it");
   if (s->q != s->kv && dw__dtype_size(s->kv) > 1)
     return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q, or e4m3",

@@ -21,6 +21,68 @@ DEV u32x4 finite_halves(const u32x4 &v) {
   return u32x4{finite_halves(v.x), finite_halves(v.y), finite_halves(v.z), finite_halves(v.w)};
 }
 
+// ---- KV in e4m3 -----------------------------------------------------------------------------------------------
+// Products are in fp16, which holds every e4m3: fragments are widened in registers, two elements an instruction where the target has it.
+// Else: in the high byte of a half an e4m3 is an fp16 but for the exponent's bias, once its magnitude is shifted by a bit. NaN gets the
+// top exponent.
+DEV u32 widen_high_bytes(u32 w) {
+  const u32 nan = (w & 0x7f007f00) + 0x01000100 & 0x80008000;
+  return mul_f16x2((w & 0x80008000) | (w >> 1 & 0x3f803f80), 0x5c005c00) | nan - (nan >> 5);
+}
+DEV void widen_e4m3x4(u32 x, u32 &lo, u32 &hi) {
+  if (E4M3_CVT) return unpack_e4m3x4(x, lo, hi);
+  lo = widen_high_bytes(permute_bytes(x, 0, 0x1404));
+  hi = widen_high_bytes(permute_bytes(x, 0, 0x3424));
+}
+// K: ldmatrix takes pairs of elements for one, so that lane c of a quad has the four from 4 c on of 16 dims. Two of them are the
+// mma's columns 2 c and 2 c + 1, the others 2 c + 8 and 2 c + 9; q has the same order. `low`, `high`: tokens 0-7 and 8-15.
+DEV void key_step(u32 (&a)[4], u32 low, u32 high) {
+  widen_e4m3x4(low, a[0], a[2]);
+  widen_e4m3x4(high, a[1], a[3]);
+}
+// V: by ldmatrix.trans a register has two dimensions of two tokens. Of 16 dimensions row g of an mma is number 2 g, row g + 8 number
+// 2 g + 1.
+DEV void value_step(u32 (&a)[4], u32 low, u32 high) {
+  widen_e4m3x4(permute_bytes(low, 0, 0x3120), a[0], a[1]);
+  widen_e4m3x4(permute_bytes(high, 0, 0x3120), a[2], a[3]);
+}
+// Output in that order: dimensions 2 g and the next of two rows, to where the first row has them.
+DEV void store_pairs(smem_addr at, int stride, const float (&o)[4], const f32x2 &scale) {
+  sts_u32(at, pack_f16x2(o[0] * scale.x, o[2] * scale.x));
+  sts_u32(at + stride, pack_f16x2(o[1] * scale.y, o[3] * scale.y));
+}
+
+// bf16 q may not fit fp16: each row is multiplied by the power of 2 that takes its greatest element to 2^14 .. 2^15, which is a matter of
+// exponents alone (what is below 2^-29 of that is lost). Who has the scores divides by it.
+constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA);  // q becomes fp16 or e4m3
+// Greatest magnitudes x 2 of the halves so far: another expression than narrow_query's, or the compiler would hold all of them in registers.
+DEV u32 more_magnitude(u32 most, u32 w) { return max_u16x2(most, w << 1 & 0xfffefffe); }
+DEV u32 whole_magnitude(u32 most) { return (most >> 16 > (most & 0xffff) ? most >> 16 : most & 0xffff) >> 1; }
+// From the magnitude of the greatest: what is taken from exponents, which are then fp16's. inf and NaN stay so.
+DEV u32 query_base(u32 most) {
+  const u32 exponent = most >> 7;
+  return exponent < 29 ? 0 : exponent == 255 ? 224 : exponent - 29;
+}
+DEV u32 narrow_query(u32 w, u32 base) {  // base: in both halves, x 128
+  return (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
+}
+DEV float narrow_unit(u32 most) { return bits_to_float((query_base(most) + 15) << 23); }  // what 1 stands for
+
+// Weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With products in e4m3 they are 2^8
+// times as large and, as q, the sum of two parts; with records 2^14 times.
+constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_RECORD ? 14.f : KV_E4M3 ? 15.f : 0.f;
+
+DEV u32 finite_bytes(u32 w) {
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    if ((w >> 8 * i & 0x7f) == 0x7f) w &= ~(0xffu << 8 * i);
+  return w;
+}
+// Of stored elements: what is not finite becomes 0.
+DEV u32x4 finite_stored(const u32x4 &v) {
+  return KV_E4M3 ? u32x4{finite_bytes(v.x), finite_bytes(v.y), finite_bytes(v.z), finite_bytes(v.w)} : finite_halves(v);
+}
+
 // The row tiles (of 8 rows) of `rows` rows, spread over groups as evenly as they go: how many group `g` has, and its first. Where every
 // request has p.width nodes the plan has divided already: a division costs 0.05 us here.
 DEV int group_tiles(const dw_params &p, int rows, int groups, int g, int *first) {

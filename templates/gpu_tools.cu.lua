@@ -452,7 +452,7 @@ extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid
   }
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) {
-    double value = sum == 0 ? 0 : out[i] * (p.kv_scale ? *p.kv_scale : 1.f) / sum;
+    double value = sum == 0 ? 0 : out[i] * (p.v_scale ? *p.v_scale : 1.f) / sum;
     if (p.rounded) value = round_to((float)value, p.out_dtype);
     p.out[vector * V + lane_id() + 32 * i] = value;
   }

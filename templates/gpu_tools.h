@@ -29,7 +29,8 @@ typedef struct dw_oracle_params {
   const int *qo_indptr, *kv_len, *kv_indptr, *block_table;
   const long long *mask_indptr;
   const float *sinks;      // [heads] or null
-  const float *kv_scale;   // e4m3: multiplies the KV's elements, null: 1
+  const float *kv_scale;   // e4m3: multiplies the elements of K, null: 1
+  const float *v_scale;    // and of V
   const int *positions;    // [total_q], read with a window only
   int *depth_positions;    // [total_q], what dw_oracle64_depth writes
   long long q_row_stride, q_head_stride, q_rope_row_stride, q_rope_head_stride;

@@ -25,12 +25,13 @@ constexpr int V_WARPS = V % 64 ? 2 : 4;  // warps that share the dimensions; the
 constexpr int V_EACH = V / V_WARPS, V_TILES = V_EACH / 16;
 constexpr int OUT_PARTS = WARPS / V_WARPS, OUT_TILES = (N_TILES + OUT_PARTS - 1) / OUT_PARTS;
 
-constexpr int K_CHUNKS = QK / 8, V_CHUNKS = V / 8;  // of 16 bytes a token
-constexpr int K_BYTES = STEP * QK * 2, V_BYTES = STEP * V * 2;
+constexpr int KEY_VALUE_BYTES = (QK + V) * KV_BYTES;  // both
+constexpr int K_CHUNKS = QK * KV_BYTES / 16, V_CHUNKS = V * KV_BYTES / 16;  // of 16 bytes a token
+constexpr int K_BYTES = STEP * QK * KV_BYTES, V_BYTES = STEP * V * KV_BYTES;
 constexpr int WEIGHT_STRIDE = STEP * 2 + 16;  // a row of weights: 16 more than a multiple of 32, so ldmatrix has no conflicts
 constexpr int OUT_STRIDE = V * 2 + 16;        // a row of finished output, staged in the rings
-constexpr int ADDRESS_STEPS = QK + V <= 192 ? 8 : 4;  // steps whose tokens' addresses are held, K_SLOTS + 1 at least
-constexpr int CTAS_PER_SM = QK + V <= 320 ? 2 : 1;
+constexpr int ADDRESS_STEPS = KEY_VALUE_BYTES <= 384 ? 8 : 4;  // steps whose tokens' addresses are held, K_SLOTS + 1 at least
+constexpr int CTAS_PER_SM = KEY_VALUE_BYTES <= 640 ? 2 : 1;
 constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
 
 // Byte offsets of the parts of shared memory.
@@ -39,7 +40,8 @@ constexpr int MASKS = WEIGHTS + ROWS * WEIGHT_STRIDE;     // [row] u64: up to 64
 constexpr int MAXES = MASKS + ROWS * 8;                   // [tile][row] f32: greatest score of the step; at the end of all
 constexpr int FACTORS = MAXES + UNITS * ROWS * 4;         // [row] f32: for the output so far; at the end 1 / sum
 constexpr int FIRSTS = FACTORS + ROWS * 4;                // [row] s32: first position that it sees, if there is a window
-constexpr int BAD = FIRSTS + ROWS * 4;                    // [warp] u32: of its 8 tokens those with a V that is not finite
+constexpr int SCALES = FIRSTS + ROWS * 4;                 // [row] f32: of its products, with KV in e4m3
+constexpr int BAD = SCALES + (KV_E4M3 ? SCORE_PARTS * SCORE_TILES * 8 * 4 : 0);  // [warp] u32: of its 8 tokens those with a V that is not finite
 constexpr int ADDRESSES = (BAD + WARPS * 4 + 7) / 8 * 8;  // [step][K, V][token] u64
 constexpr int ROW_SUMS = ADDRESSES;                       // at the end: [tile][row] 2 f32: sums of weights, as computed and as rounded
 constexpr int RINGS = (ADDRESSES + ADDRESS_STEPS * STEP * 16 + 127) / 128 * 128;
@@ -85,18 +87,22 @@ DEV void put_address(const dw_params &p, const Cta &c, int step, int plane, int 
 // one round differs from the next by constants.
 template <int CHUNKS>
 DEV void load_step(const Cta &c, int step, int plane, smem_addr to) {
-  constexpr u32 EACH = STEP * CHUNKS / THREADS, ROUND = THREADS / CHUNKS;  // ROUND: tokens of a round of all threads
-  constexpr bool EVEN = THREADS % CHUNKS == 0 && ROUND % 8 == 0;
+  constexpr u32 ALL = STEP * CHUNKS, EACH = (ALL + THREADS - 1) / THREADS, ROUND = THREADS / CHUNKS;  // ROUND: tokens of a round
+  constexpr bool EVEN = THREADS % CHUNKS == 0 && ROUND % 8 == 0 && ROUND <= TILE;
   const u32 thread = threadIdx.x;
   const smem_addr addresses = address_place(c, step, plane, 0), even_address = addresses + thread / CHUNKS * 8;
   const smem_addr even_place = to + chunk_place<CHUNKS>(thread / CHUNKS, thread % CHUNKS);
   const u32 bytes[UNITS] = {has_unit(c, step, 0) ? 16u : 0u, has_unit(c, step, 1) ? 16u : 0u};
   f32x2 from[EACH];
 #pragma unroll
-  for (u32 i = 0; i < EACH; i++) from[i] = lds_f32x2(EVEN ? even_address + i * ROUND * 8 : addresses + (i * THREADS + thread) / CHUNKS * 8);
+  for (u32 i = 0; i < EACH; i++) {
+    if (ALL % THREADS && i * THREADS + thread >= ALL) break;
+    from[i] = lds_f32x2(EVEN ? even_address + i * ROUND * 8 : addresses + (i * THREADS + thread) / CHUNKS * 8);
+  }
 #pragma unroll
   for (u32 i = 0; i < EACH; i++) {
     const u32 at = i * THREADS + thread, token = at / CHUNKS, chunk = EVEN ? thread % CHUNKS : at % CHUNKS;
+    if (ALL % THREADS && at >= ALL) break;
     const u64 address = float_to_bits(from[i].x) | (u64)float_to_bits(from[i].y) << 32;
     const smem_addr place = EVEN ? even_place + i * THREADS * 16 : to + chunk_place<CHUNKS>(token, chunk);
     cp_async_16_zfill(place, (const u8 *)address + chunk * 16, EVEN ? bytes[i * ROUND / TILE] : token < TILE ? bytes[0] : bytes[1]);
@@ -120,7 +126,38 @@ DEV int score_unit() { return warp_id() % UNITS; }
 DEV int score_tile(int i) { return warp_id() / UNITS + i * SCORE_PARTS; }
 DEV int score_row(int i) { return score_tile(i) * 8 + 2 * (lane_id() & 3); }
 
+// KV in e4m3: q of tile i as fp16, which it may have been already, and the scale that goes with it.
+DEV void narrow_tile(const Cta &c, Scores &x, int i, float scale) {
+  if (NARROW_QUERY) {
+    u32 most = 0;
+#pragma unroll
+    for (int k = 0; k < 2 * K_STEPS; k++) most = more_magnitude(most, x.q[k / 2][i][k % 2]);
+#pragma unroll
+    for (u32 d = 1; d < 4; d <<= 1) most = max_u16x2(most, shuffle_xor(most, d));
+    const u32 base = query_base(whole_magnitude(most)) * 0x00800080;
+#pragma unroll
+    for (int k = 0; k < 2 * K_STEPS; k++) x.q[k / 2][i][k % 2] = narrow_query(x.q[k / 2][i][k % 2], base);
+    scale *= narrow_unit(whole_magnitude(most));
+  }
+  if (score_unit() == 0 && (lane_id() & 3) == 0) sts_f32(c.shared + SCALES + (score_tile(i) * 8 + (lane_id() >> 2)) * 4, scale);
+}
+
 DEV void load_query(const dw_params &p, const Cta &c, Scores &x) {
+  if (KV_E4M3) {
+    const float scale = (WITH_SOFT_CAP ? 1.f : p.scale_log2) * stored_scale(p.k_scale);  // a soft cap applies the softmax scale itself
+#pragma unroll
+    for (int i = 0; i < SCORE_TILES; i++) {
+      const u8 *from = query_row(p, c, score_tile(i));
+#pragma unroll
+      for (int k = 0; k < K_STEPS; k++) {  // the order of key_step
+        const u32x2 pair = ldg_nc_v2(from + k * 32 + (lane_id() & 3) * 8);
+        x.q[k][i][0] = pair.x, x.q[k][i][1] = pair.y;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < SCORE_TILES; i++) narrow_tile(c, x, i, scale);
+    return;
+  }
   u32x4 raw[SCORE_TILES][K_STEPS / 2];
 #pragma unroll
   for (int i = 0; i < SCORE_TILES; i++) ask_query(p, c, score_tile(i), raw[i]);
@@ -136,7 +173,8 @@ DEV void load_query(const dw_params &p, const Cta &c, Scores &x) {
     }
 }
 
-constexpr int AHEAD = 2;  // ldmatrix fragments in flight before their mma
+constexpr int AHEAD = KV_E4M3 ? 1 : 2;  // ldmatrix fragments in flight before their mma; of e4m3 each has twice as much
+constexpr int K_LOADS = K_CHUNKS / 2;  // ldmatrix.x4: a step of 16 dimensions each, of e4m3 two
 
 DEV void score_products(const Cta &c, int step, Scores &x) {
 #pragma unroll
@@ -145,12 +183,18 @@ DEV void score_products(const Cta &c, int step, Scores &x) {
   const int row = score_unit() * TILE + (lane_id() & 15), half = lane_id() >> 4;
   u32 a[AHEAD + 1][4];
 #pragma unroll
-  for (int k = 0; k < AHEAD; k++) ldmatrix_x4(a[k], slot + chunk_place<K_CHUNKS>(row, 2 * k + half));
+  for (int k = 0; k < AHEAD && k < K_LOADS; k++) ldmatrix_x4(a[k], slot + chunk_place<K_CHUNKS>(row, 2 * k + half));
 #pragma unroll
-  for (int k = 0; k < K_STEPS; k++) {
-    if (k + AHEAD < K_STEPS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], slot + chunk_place<K_CHUNKS>(row, 2 * (k + AHEAD) + half));
+  for (int k = 0; k < K_LOADS; k++) {
+    if (k + AHEAD < K_LOADS) ldmatrix_x4(a[(k + AHEAD) % (AHEAD + 1)], slot + chunk_place<K_CHUNKS>(row, 2 * (k + AHEAD) + half));
+    const u32(&r)[4] = a[k % (AHEAD + 1)];
 #pragma unroll
-    for (int i = 0; i < SCORE_TILES; i++) mma_mul(x.s[i], a[k % (AHEAD + 1)], x.q[k][i]);
+    for (int j = 0; j < 2 / KV_BYTES; j++) {
+      u32 wide[4] = {r[0], r[1], r[2], r[3]};
+      if (KV_E4M3) key_step(wide, r[2 * j], r[2 * j + 1]);
+#pragma unroll
+      for (int i = 0; i < SCORE_TILES; i++) mma_mul(x.s[i], wide, x.q[2 / KV_BYTES * k + j][i]);
+    }
   }
 }
 // Scales the scores, hides what a row does not see, and tells the greatest of each row.
@@ -159,11 +203,16 @@ DEV void score_mask(const dw_params &p, const Cta &c, int step, const SoftCap &c
   const bool there = has_unit(c, step, unit), edge = there && is_edge(c, t0);
 #pragma unroll
   for (int i = 0; i < SCORE_TILES; i++) {
+    if (KV_E4M3) {
+      const f32x2 scale = lds_f32x2(c.shared + SCALES + score_row(i) * 4);
+#pragma unroll
+      for (int k = 0; k < 4; k++) x.s[i][k] *= k & 1 ? scale.y : scale.x;
+    }
     if (WITH_SOFT_CAP && there) {
       cap_scores(p, cap, x.s[i]);
     } else {
 #pragma unroll
-      for (int k = 0; k < 4; k++) x.s[i][k] = there ? x.s[i][k] * p.scale_log2 : MINUS_INF;
+      for (int k = 0; k < 4; k++) x.s[i][k] = !there ? MINUS_INF : KV_E4M3 ? x.s[i][k] : x.s[i][k] * p.scale_log2;
     }
     if (edge) {
 #pragma unroll
@@ -187,7 +236,7 @@ DEV void clean_values(const Cta &c, int step, Scores &x) {
     bool found = false;
     if (has_unit(c, step, token / TILE) && lane < V_CHUNKS) {
       const smem_addr at = value_slot(c, step) + chunk_place<V_CHUNKS>(token, lane);
-      const u32x4 v = lds_u32x4(at), clean = finite_halves(v);
+      const u32x4 v = lds_u32x4(at), clean = finite_stored(v);
       found = differ(v, clean);
       if (found) sts_u32x4(at, clean);
     }
@@ -201,7 +250,8 @@ DEV void clean_values(const Cta &c, int step, Scores &x) {
   for (int i = 0; i < SCORE_TILES; i++) spoil_scores(bad, token, x.s[i]);
 }
 
-// Scores -> weights 2^(score - greatest so far), so that the token a row looks at most has the weight 1, which rounds to itself.
+// Scores -> weights 2^(score - greatest so far), so that the token a row looks at most has the weight 1, which rounds to itself; with KV in
+// e4m3 WEIGHT_SHIFT comes on top.
 DEV void score_weights(const Cta &c, Scores &x) {
   const int unit = score_unit();
 #pragma unroll
@@ -220,8 +270,8 @@ DEV void score_weights(const Cta &c, Scores &x) {
       factor[k] = max[k] == x.max[i][k] ? 1.f : exp2_approx(x.max[i][k] - max[k]);
       x.max[i][k] = max[k];
       const float base = max[k] == MINUS_INF ? 0.f : max[k];
-      x.s[i][k] = exp2_approx(x.s[i][k] - base);
-      x.s[i][2 + k] = exp2_approx(x.s[i][2 + k] - base);
+      x.s[i][k] = exp2_approx(KV_E4M3 ? x.s[i][k] - base + WEIGHT_SHIFT : x.s[i][k] - base);
+      x.s[i][2 + k] = exp2_approx(KV_E4M3 ? x.s[i][2 + k] - base + WEIGHT_SHIFT : x.s[i][2 + k] - base);
       x.sum[i][k] = x.sum[i][k] * factor[k] + (x.s[i][k] + x.s[i][2 + k]);
     }
     if (unit == 0 && lane_id() < 4) sts_f32x2(row + FACTORS, f32x2{factor[0], factor[1]});
@@ -236,7 +286,7 @@ DEV void score_weights(const Cta &c, Scores &x) {
 
 // ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
 // A warp has V_EACH dimensions of the row tiles part, part + OUT_PARTS, ...: lane l has of o[m][i] the dimensions 16 m + l / 4 and 8
-// more, of the rows 2 (l % 4) and the next.
+// more (KV in e4m3: 16 m + 2 (l / 4) and the next), of the rows 2 (l % 4) and the next.
 struct Output {
   float o[V_TILES][OUT_TILES][4];
 };
@@ -258,6 +308,9 @@ DEV void output_step(const Cta &c, int step, Output &x) {
     }
   }
   const smem_addr slot = value_slot(c, step);
+  u32 pairs[KV_E4M3 ? V_TILES : 1][4];  // e4m3: matrices of tokens 0-7, 8-15, 16-23, 24-31 and 16 dims
+#pragma unroll
+  for (int m = 0; m < V_TILES && KV_E4M3; m++) ldmatrix_x4_trans(pairs[m], slot + chunk_place<V_CHUNKS>(l, out_dim() / 16 + m));
 #pragma unroll
   for (int unit = 0; unit < UNITS; unit++) {
     if (!has_unit(c, step, unit)) continue;
@@ -269,7 +322,8 @@ DEV void output_step(const Cta &c, int step, Output &x) {
 #pragma unroll
     for (int m = 0; m < V_TILES; m++) {
       u32 a[4];  // matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15), each turned around
-      ldmatrix_x4_trans(a, slot + chunk_place<V_CHUNKS>(unit * TILE + (l & 7) + (l >> 4) * 8, out_dim() / 8 + 2 * m + (l >> 3 & 1)));
+      if (KV_E4M3) value_step(a, pairs[KV_E4M3 ? m : 0][2 * unit], pairs[KV_E4M3 ? m : 0][2 * unit + 1]);
+      else ldmatrix_x4_trans(a, slot + chunk_place<V_CHUNKS>(unit * TILE + (l & 7) + (l >> 4) * 8, out_dim() / 8 + 2 * m + (l >> 3 & 1)));
 #pragma unroll
       for (int i = 0; i < OUT_TILES; i++)
         if (out_tile(i) < N_TILES) mma_mul(x.o[m][i], a, b[i]);
@@ -308,7 +362,7 @@ DEV void finish_rows(const dw_params &p, const Cta &c, Scores &x) {
     sts_f32(c.shared + FACTORS + row * 4, nothing ? 0.f : 1.f / rounded);
     if (row < c.rows)
       stg_cg_f32(p.partial_lse + partial_row(p, c, row),
-                 nothing ? MINUS_INF : lds_f32(c.shared + MAXES + row * 4) + log2_approx(sum));
+                 nothing ? MINUS_INF : lds_f32(c.shared + MAXES + row * 4) - WEIGHT_SHIFT + log2_approx(sum));
   }
   meet();
 }
@@ -322,9 +376,14 @@ DEV void output_store(const dw_params &p, const Cta &c, const Output &x) {
     if (out_tile(i) >= N_TILES) continue;
     const f32x2 scale = lds_f32x2(c.shared + FACTORS + (out_tile(i) * 8 + 2 * (l & 3)) * 4);
     const smem_addr to = stage + (out_tile(i) * 8 + (l >> 2)) * OUT_STRIDE + (l & 3) * 4;
+    const smem_addr pairs = stage + (out_tile(i) * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
 #pragma unroll
     for (int m = 0; m < V_TILES; m++) {
       const float(&o)[4] = x.o[m][i];
+      if (KV_E4M3) {
+        store_pairs(pairs + m * 32, OUT_STRIDE, o, scale);
+        continue;
+      }
       sts_u32(to + m * 32, movmatrix_trans(pack_f16x2(o[0] * scale.x, o[1] * scale.y)));
       sts_u32(to + m * 32 + 16, movmatrix_trans(pack_f16x2(o[2] * scale.x, o[3] * scale.y)));
     }

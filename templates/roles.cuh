@@ -1,7 +1,6 @@
 // What the kernels with warp roles share: turns at slots and buffers, the work of a CTA, its table entries, its rows of q. The family
 // has set its layout before (warps of each role, SLOTS, K_STEPS, offsets); how a tile is loaded it says itself.
 #pragma once
-#include "fragments.cuh"
 
 // Whose turn it is among N slots or buffers used in rotation. The k-th use of one completes phase k of its full barrier and of its
 // empty barrier, and waiters look at the parity. A writer waits for the phase before its own to be emptied, from the second use on.
@@ -134,7 +133,6 @@ struct Output {
   }
 };
 
-// KV in e4m3: of 16 dimensions row g of an mma is number 2 g, row g + 8 number 2 g + 1.
 DEV int output_warp() { return warp_id() - FIRST_OUTPUT_WARP; }
 // [token][dim] tile read as A^T by ldmatrix.trans: matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15).
 DEV smem_addr value_fragment(const Cta &c, int slot) {
@@ -160,11 +158,7 @@ DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Out
       if (KV_E4M3) {
         const smem_addr pairs = stage + (t * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
 #pragma unroll
-        for (int m = 0; m < V_TILES; m++) {
-          const float(&x)[4] = out.o[m][t];
-          sts_u32(pairs + m * 32, pack_f16x2(x[0] * scale.x, x[2] * scale.x));
-          sts_u32(pairs + OUT_STRIDE + m * 32, pack_f16x2(x[1] * scale.y, x[3] * scale.y));
-        }
+        for (int m = 0; m < V_TILES; m++) store_pairs(pairs + m * 32, OUT_STRIDE, out.o[m][t], scale);
         continue;
       }
       if (CP_ASYNC) {

@@ -29,7 +29,7 @@ DEV void meet() { barrier_sync(0, THREADS); }
 // Where chunk `chunk` (16 bytes) of token `row` stands in a slot: eight tokens' chunks of one number are in eight different groups of
 // banks.
 template <int CHUNKS>
-constexpr u32 CHUNK_SPAN = CHUNKS % 8 ? 4 : 8;
+constexpr u32 CHUNK_SPAN = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
 template <int CHUNKS>
 DEV u32 chunk_place(u32 row, u32 chunk) {
   constexpr u32 SPAN = CHUNK_SPAN<CHUNKS>;
@@ -81,9 +81,12 @@ DEV u32 row_sees(const dw_params &p, const Cta &c, int row, int t0) {
 // ---- q and scores ---------------------------------------------------------------------------------------------
 // Of a tile of rows. Lane l asks for row l / 4; a warp load covers 64 bytes of eight rows, which are two k-steps: word 4 j + l % 4 of
 // the 16 words is register j of lane l after the transpose: both B fragments of the first step, then of the second.
-DEV void ask_query(const dw_params &p, const Cta &c, int tile, u32x4 (&raw)[QK / 32]) {
+DEV const u8 *query_row(const dw_params &p, const Cta &c, int tile) {
   const int row = tile * 8 + (lane_id() >> 2);  // rows past the last repeat it; nothing of theirs is stored
-  const u8 *from = (const u8 *)p.q + 2 * q_offset(p, c.request, row_index(c, row < c.rows ? row : c.rows - 1));
+  return (const u8 *)p.q + 2 * q_offset(p, c.request, row_index(c, row < c.rows ? row : c.rows - 1));
+}
+DEV void ask_query(const dw_params &p, const Cta &c, int tile, u32x4 (&raw)[QK / 32]) {
+  const u8 *from = query_row(p, c, tile);
 #pragma unroll
   for (int k = 0; k < QK / 32; k++) raw[k] = ldg_nc_v4(from + k * 64 + (lane_id() & 3) * 16);
 }
@@ -119,7 +122,10 @@ DEV void spoil_scores(u32 bad, int token, float (&s)[4]) {
 
 // ---- results --------------------------------------------------------------------------------------------------
 DEV bool row_dead(const dw_params &p, const Cta &c, int row) { return node_dead(p, c.request, row_node(c, row)); }
-DEV s64 partial_row(const dw_params &p, const Cta &c, int row) { return (s64)c.slot * p.rows + row_index(c, row); }
+// Of the workspace. (With KV in e4m3 no register is left for a sign that is kept all along.)
+DEV s64 partial_row(const dw_params &p, const Cta &c, int row) {
+  return (KV_E4M3 ? (s64)(u32)c.slot : (s64)c.slot) * p.rows + row_index(c, row);
+}
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
 DEV void run_cta(const dw_params &p, Cta &c);

@@ -9,6 +9,7 @@
 //
 // grid (row groups, KV ranges, batch), 512 threads.
 #pragma once
+#include "fragments.cuh"
 
 // ---- layout ---------------------------------------------------------------------------------------------------
 constexpr int SCORE_WARPS = 4;
@@ -55,7 +56,6 @@ constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [t
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
 constexpr bool LSE_IN_FINAL = true;
-constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA);             // q becomes fp16 or e4m3
 constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
 constexpr int TOKEN_SCALES = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);  // [slot] of records, see record.cuh
 constexpr int SCALES_BYTES = TILE * 16;                                    // a slot's
@@ -172,22 +172,15 @@ DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
     }
   }
 }
-// KV in e4m3 widens to fp16, which bf16 q may not fit: each row is multiplied by the power of 2 that takes its greatest element to
-// 2^14 .. 2^15, which is a matter of exponents alone (what is below 2^-29 of that is lost). The softmax warps divide by it.
-// With products in e4m3 the row's greatest element goes to 2^7 .. 2^8, and an element is the sum of two e4m3: what rounding left of the
+// With products in e4m3 a row's greatest element of q goes to 2^7 .. 2^8, and an element is the sum of two e4m3: what rounding left of the
 // first is the second, so that some eight bits are held. The rope of records stays bf16 and is multiplied by the same power of 2.
-// From the magnitude of the greatest: what is taken from exponents, which are then fp16's. inf and NaN stay so.
-DEV u32 query_base(u32 most) {
-  const u32 exponent = most >> 7;
-  return exponent < 29 ? 0 : exponent == 255 ? 224 : exponent - 29;
-}
 DEV u32 query_exponent(u32 most) {  // biased; 255: not finite
   const u32 exponent = float_to_bits(q_to_float(most)) >> 23;
   return exponent < 8 ? 8 : exponent;
 }
 // What 1 in fp16 or e4m3 stands for. (e4m3 has no infinity: such a row is NaN.)
 DEV float query_unit(u32 most) {
-  if (!E4M3_MMA) return bits_to_float((query_base(most) + 15) << 23);
+  if (!E4M3_MMA) return narrow_unit(most);
   return bits_to_float(query_exponent(most) == 255 ? 0x7fc00000u : query_exponent(most) - 7 << 23);
 }
 // Four elements in two words -> their first and second parts.
@@ -204,12 +197,12 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
   const smem_addr most = c.shared + QUERY_MOST + (lane_id() >> 2) * 16;
 #pragma unroll
   for (int t = 0; t < NT; t++) {
-    u32 m = 0;  // magnitudes x 2: another expression than below, or the compiler would hold all of them in registers
+    u32 m = 0;
 #pragma unroll
-    for (int i = 0; i < 2 * K_STEPS; i++) m = max_u16x2(m, q.b[i / 2][t][i % 2] << 1 & 0xfffefffe);
+    for (int i = 0; i < 2 * K_STEPS; i++) m = more_magnitude(m, q.b[i / 2][t][i % 2]);
 #pragma unroll
     for (u32 d = 1; d < 4; d <<= 1) m = max_u16x2(m, shuffle_xor(m, d));
-    if ((lane_id() & 3) == 0) sts_u32(most + t * 8 * 16 + warp_id() * 4, (m >> 16 > (m & 0xffff) ? m >> 16 : m & 0xffff) >> 1);
+    if ((lane_id() & 3) == 0) sts_u32(most + t * 8 * 16 + warp_id() * 4, whole_magnitude(m));
   }
   barrier_sync(NAMED_QUERY, SCORE_WARPS * 32);
 #pragma unroll
@@ -226,7 +219,7 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
     for (int i = 0; i < 2 * K_STEPS; i++) {
       u32 &w = q.b[i / 2][t][i % 2];
       if (KV_RECORD && i / 2 == K_STEPS - 1) w = mul_bf16x2(w, 0x77807780 - base);  // 1 / query_unit
-      else w = (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
+      else w = narrow_query(w, base);
     }
   }
 }
@@ -250,12 +243,6 @@ constexpr int E4M3_AHEAD = 2;  // for AHEAD: each fragment has twice as many ele
 DEV smem_addr key_fragment(const Cta &c, int slot) {
   return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + (lane_id() >> 4) * 16 +
          warp_id() * (KV_RECORD ? RECORD_GROUP : K_STEPS * 16 * KV_BYTES);
-}
-// e4m3: ldmatrix takes pairs of elements for one, so that lane c of a quad has the four from 4 c on of 16 dims. Two of them are the
-// mma's columns 2 c and 2 c + 1, the others 2 c + 8 and 2 c + 9; q has the same order. `low`, `high`: tokens 0-7 and 8-15.
-DEV void key_step(u32 (&a)[4], u32 low, u32 high) {
-  unpack_e4m3x4(low, a[0], a[2]);
-  unpack_e4m3x4(high, a[1], a[3]);
 }
 // Four positions (16 bytes) of a row of a score warp's part. Rows and chunks change places within eight rows so that neither the
 // stores of a score warp nor the loads of a softmax warp meet in a bank: line = row with bit 0 turned by bit 1, chunk with bit 1
@@ -500,8 +487,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
 }
 
 // ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
-// e4m3: matrices (tokens 0-7, dims 0-15), (8-15, 0-15), (0-7, 16-31), (8-15, 16-31) of pairs of elements for one. A register then has
-// two dimensions of two tokens.
+// e4m3: matrices (tokens 0-7, dims 0-15), (8-15, 0-15), (0-7, 16-31), (8-15, 16-31) of pairs of elements for one.
 DEV smem_addr value_pairs(const Cta &c, int slot) {
   const u32 l = lane_id();
   return c.shared + RING + slot * SLOT_BYTES + (l & 15) * TOKEN_STRIDE + (l >> 4) * 16 + output_warp() * V_EACH;
@@ -513,10 +499,6 @@ DEV smem_addr value_bytes(const Cta &c, int slot) {
 DEV void value_parts(u32 (&a)[4], const u32 (&r)[4]) {
   a[0] = permute_bytes(r[0], r[1], 0x6420), a[1] = permute_bytes(r[0], r[1], 0x7531);
   a[2] = permute_bytes(r[2], r[3], 0x6420), a[3] = permute_bytes(r[2], r[3], 0x7531);
-}
-DEV void value_step(u32 (&a)[4], u32 low, u32 high) {
-  unpack_e4m3x4(permute_bytes(low, 0, 0x3120), a[0], a[1]);
-  unpack_e4m3x4(permute_bytes(high, 0, 0x3120), a[2], a[3]);
 }
 // Weights [row][token] read as B: two query tiles an ldmatrix.x4, one an x2.
 template <int NT>

@@ -1,10 +1,8 @@
 // Scores of a tile to weights: online softmax, masks, what is not finite. For the kernels with warp roles, which hand scores and
 // weights over each in its own way.
 //
-// A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself. With KV in
-// e4m3 weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With
-// products in e4m3 they are 2^8 times as large and, as q, the sum of two parts. With records they are 2^14 times as large, and the score is
-// score + E: see record.cuh.
+// A weight is 2^(score - maximum so far), so that the token a row looks at most has the weight 1, which rounds to itself; with KV in e4m3
+// WEIGHT_SHIFT comes on top. With records the score is score + E: see record.cuh.
 #pragma once
 
 constexpr int SPAN = TILE / HALVES;  // tokens that a row's positions stand for, in each half of a tile
@@ -12,7 +10,6 @@ constexpr int SPAN = TILE / HALVES;  // tokens that a row's positions stand for,
 // a row are neighbours. Position -> token:
 DEV int score_token(int position) { return SPAN == 16 ? (position >> 1) + 8 * (position & 1) : (position >> 2) + 8 * (position & 3); }
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
-constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_RECORD ? 14.f : KV_E4M3 ? 15.f : 0.f;
 
 template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane in SPAN
 struct SoftmaxRow {
@@ -233,19 +230,12 @@ DEV float softmax_lse(const SoftmaxRow<L, T> &x, float sum) { return x.max - WEI
 // Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
 // scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
 // a token keeps its NaN through the score.)
-DEV u32 finite_bytes(u32 w) {
-#pragma unroll
-  for (int i = 0; i < 4; i++)
-    if ((w >> 8 * i & 0x7f) == 0x7f) w &= ~(0xffu << 8 * i);
-  return w;
-}
 DEV void clean_tile(const Cta &c, int slot, int thread) {
   const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
   constexpr int CHUNKS = LATENT_BYTES / 16;
   for (int i = thread; i < TILE * CHUNKS; i += SOFTMAX_WARPS * 32) {
     const smem_addr at = tile + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
-    const u32x4 v = lds_u32x4(at);
-    sts_u32x4(at, KV_E4M3 ? u32x4{finite_bytes(v.x), finite_bytes(v.y), finite_bytes(v.z), finite_bytes(v.w)} : finite_halves(v));
+    sts_u32x4(at, finite_stored(lds_u32x4(at)));
   }
   if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes through the copy engine
 }

@@ -49,6 +49,7 @@
 
 constexpr int HEADS = ${heads}, KV_HEADS = ${attention == "gqa" and kv_heads or 0}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
 constexpr bool Q_F16 = ${bool(q == "fp16")}, KV_E4M3 = ${bool(kv == "e4m3" or record)}, KV_RECORD = ${bool(record)};
+constexpr bool E4M3_CVT = ${bool(target >= 89)}, E4M3_MMA = ${bool(e4m3_mma)};
 constexpr bool MUL_F16 = ${bool(kv ~= "bf16")};  // operands of products are fp16, else bf16
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool HAS_TREE = ${bool(#nodes > 0)};
@@ -76,7 +77,7 @@ constexpr bool PARTIAL_F16 = ${bool(family ~= "split" and not record)};
 @   else
 constexpr int N_TILES = ${n_tiles};
 @     if family == "rowsplit" then
-constexpr bool E4M3_MMA = ${bool(e4m3_mma)}, CP_ASYNC = ${bool(cp_async)};
+constexpr bool CP_ASYNC = ${bool(cp_async)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 #include "rowsplit.cuh"
 @     else

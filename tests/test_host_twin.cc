@@ -166,6 +166,8 @@ TEST(conversions_round_to_nearest_even) {
   }
   CHECK_EQ(pack_e4m3x4(500, -INFINITY, NAN, -0.0f), 0x807ffe7eu);
   CHECK_EQ(permute_bytes(0x44332211, 0x88776655, 0x7315), 0x88442266u);
+  CHECK_EQ(mul_f16x2(0xbc000001, 0x04014000), 0x84010002u);  // -1 and the least subnormal
+  CHECK_EQ(mul_f16x2(0x7bff7e00, 0x7bff3c00), 0x7c007fffu);
   CHECK_EQ(max_u16x2(0x0001ffff, 0xfffe0002), 0xfffeffffu);
   CHECK_EQ(pack_bf16x2(NAN, INFINITY), 0x7f807fffu);
   CHECK_EQ(pack_f16x2(NAN, -INFINITY), 0xfc007fffu);

@@ -18,13 +18,15 @@
 #define ROWS_GQA "rows_gqa.cuh"
 #define REQUEST "request.cuh"
 #define COMBINE "combine.cuh"
+#define FRAGMENTS "fragments.cuh"
 #define RECORD "record.cuh"
 
 typedef struct fault {
   const char *name, *file, *text, *replacement;
 } fault;
 
-// Names that begin with gqa_: found by problems of GQA on grouped, with warp_: on warpsplit, with record_: of records.
+// Names that begin with gqa_: found by problems of GQA on grouped, with gqa_e4m3_ by those with KV in e4m3, with warp_: on warpsplit, with
+// record_: of records.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -160,6 +162,23 @@ static const fault faults[] = {
   {"gqa_values_with_strides_of_keys", REQUEST, "p.v, p.v_page_stride, p.v_token_stride",
    "p.v, p.kv_page_stride, p.kv_token_stride"},
   {"gqa_values_of_the_first_head", REQUEST, "kv_head * p.v_head_stride", "0 * p.v_head_stride"},
+  {"gqa_e4m3_values_with_scale_of_keys", COMBINE, "find_share(p, r), row, d);\n  const float stored = stored_scale(p.v_scale);",
+   "find_share(p, r), row, d);\n  const float stored = stored_scale(p.k_scale);"},
+  {"gqa_e4m3_scale_of_keys_squared", GROUPED, "stored_scale(p.k_scale);", "stored_scale(p.k_scale) * stored_scale(p.k_scale);"},
+  {"gqa_e4m3_scale_of_keys_forgotten", GROUPED, " * stored_scale(p.k_scale);", ";"},
+  {"gqa_e4m3_scale_of_another_row", GROUPED, "SCALES + score_row(i) * 4", "SCALES + (score_row(i) ^ 2) * 4"},
+  {"gqa_e4m3_query_in_plain_order", GROUPED, "k * 32 + (lane_id() & 3) * 8);", "k * 32 + (lane_id() & 3 ^ 1) * 8);"},
+  {"gqa_e4m3_keys_in_another_order", FRAGMENTS, "widen_e4m3x4(low, a[0], a[2]);", "widen_e4m3x4(low, a[2], a[0]);"},
+  {"gqa_e4m3_tokens_of_values_swapped", FRAGMENTS, "permute_bytes(low, 0, 0x3120)", "permute_bytes(low, 0, 0x1302)"},
+  {"gqa_e4m3_dimensions_of_values_swapped", FRAGMENTS, "pack_f16x2(o[0] * scale.x, o[2] * scale.x)",
+   "pack_f16x2(o[2] * scale.x, o[0] * scale.x)"},
+  {"gqa_e4m3_bits_in_another_order", FRAGMENTS, "0x3424", "0x2434"},
+  {"gqa_e4m3_bias_of_bits", FRAGMENTS, "0x5c005c00", "0x58005800"},
+  {"gqa_e4m3_query_shifted_too_far", FRAGMENTS, "(query_base(most) + 15) << 23", "(query_base(most) + 14) << 23"},
+  {"gqa_e4m3_shift_stays_in_the_lse", GROUPED, "row * 4) - WEIGHT_SHIFT + log2", "row * 4) + log2"},
+  {"gqa_e4m3_nan_stays", FRAGMENTS, "if ((w >> 8 * i & 0x7f) == 0x7f)", "if (false)"},
+  {"gqa_e4m3_chunks_of_two_tokens_in_one_place", ROWS_GQA, "CHUNKS % 4 == 0 ? 4 : 2;", "4;"},
+  {"gqa_e4m3_copies_past_the_slot", GROUPED, "    if (ALL % THREADS && at >= ALL) break;\n", ""},
   // The same, a warp by itself.
   {"warp_no_wait_for_keys", WARPSPLIT, "    wait_for_slot();\n    score_products", "    score_products"},
   {"warp_no_wait_for_values", WARPSPLIT, "    wait_for_slot();\n    output_products", "    output_products"},
@@ -315,6 +334,8 @@ static const trial trials[] = {
   {"gqa:h=2,hk=1,t=64,d=128", G4, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=4,hk=2,t=9,d=128", G1, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"gqa:h=4,hk=2,t=9,d=64", G2, {100, 20, 3}, {0}, DW_MASK_BYTES_QLEN, DW_CSR, 1, 0, WINDOW | NARROW | PREFIX_ONLY},
+  {"gqa:h=2,hk=1,t=64,d=128,kv=e4m3", G4, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"gqa:h=6,hk=2,t=9,d=96,page=16,target=sm_80,kv=e4m3", G2, {500, 37, 64}, {9, 4, 7}, PARENTS, 5, 0, 0},
   {"gqa:h=8,hk=2,t=9,d=128,page=16", W5, {500, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, 0},
   {"gqa:h=2,hk=1,t=64,d=128", W3, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=6,hk=2,t=9,d=64", W2, {250, 0, 5}, {0}, CHAIN_CSR, 1, 0, SINKS | WINDOW | POSITIONS | PREFIX_ONLY},
@@ -373,6 +394,7 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   spec.sinks = !!(t->special & SINKS);
   spec.soft_cap = t->special & CAP ? 2 : 0;
   spec.q_rope = spec.kv_rope = spec.strided = !!(t->special & PARTS);
+  if (shape.kv == DW_E4M3) spec.kv_scale = 0.5f, spec.v_scale = 3;
   spec.dead_nodes = 1;
   spec.lse_base_e = 1;
   dw__problem *problem = kt_problem(&spec);
@@ -406,13 +428,15 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
 }
 
 // What problems are of, and what finds a fault.
-typedef enum kind { MLA, GQA, GQA_WARPSPLIT, RECORDS, KINDS } kind;
+typedef enum kind { MLA, GQA, GQA_E4M3, GQA_WARPSPLIT, RECORDS, KINDS } kind;
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 static kind kind_of_trial(const trial *t) {
+  if (begins(t->shape, "gqa:") && strstr(t->shape, "kv=e4m3")) return GQA_E4M3;
   if (begins(t->shape, "gqa:")) return begins(t->variant, "family=warpsplit") ? GQA_WARPSPLIT : GQA;
   return strstr(t->shape, "record656") ? RECORDS : MLA;
 }
 static kind kind_of_fault(const char *name) {
+  if (begins(name, "gqa_e4m3_")) return GQA_E4M3;
   return begins(name, "gqa_") ? GQA : begins(name, "warp_") ? GQA_WARPSPLIT : begins(name, "record_") ? RECORDS : MLA;
 }
 

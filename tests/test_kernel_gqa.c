@@ -3,7 +3,7 @@
 //
 // | case | here |
 // |---|---|
-// | a02 a03 a42 | K and V interleaved in a pool of more than 2^31 elements; pages of 1; a page stride that is the caller's |
+// | a02 a03 a42 | K and V interleaved in a pool of more than 2^31 elements; pages of 1; a page stride that is the caller's: in e4m3, too |
 // | a08 | V that is not finite where some rows do not look, with a K that is |
 // | a11 a13 | more ranges than tokens; each request of a batch equals its own run |
 // | a19 | trees of 1025 nodes |
@@ -87,27 +87,28 @@ static void check_far(const char *text, const char *variant, dw__planes planes, 
   kt_check(problem);
   dw__planes_lay(&shape, planes, 0, &plane[0], &plane[1]);
   const bool share = dw__planes_share(planes);
+  const size_t each = dw__dtype_size(shape.kv);
   size_t bytes[2];
-  uint16_t *pool[2];
+  char *pool[2];
   for (int k = 0; k < 2; k++) {
-    bytes[k] = 2 * dw__plane_extent(&shape, &plane[share ? 1 : k], pages);
+    bytes[k] = each * dw__plane_extent(&shape, &plane[share ? 1 : k], pages);
     pool[k] = k && share ? pool[0] : reserve(bytes[k]);
   }
-  assert_true(bytes[0] / 2 > (1u << 31));
+  assert_true(bytes[0] / each > (1u << 31));
   int32_t *list =
     (int32_t *)(uintptr_t)(addressing == DW_CSR ? problem->args.kv_indices : (const void *)problem->args.block_table);
   const int all = tokens + shape.width, page = shape.page;
   for (int t = 0; t < all; t++)
     for (int h = 0; h < shape.kv_heads; h++) {
       int64_t slot = (int64_t)place(t / page) * page + t % page;
-      memcpy(pool[0] + dw__plane_place(&shape, &plane[0], slot, h), dw__oracle_key(&shape, &problem->args, 0, t, h),
-             (size_t)plane[0].size * 2);
-      memcpy(pool[1] + dw__plane_place(&shape, &plane[1], slot, h), dw__oracle_value(&shape, &problem->args, 0, t, h),
-             (size_t)plane[1].size * 2);
+      memcpy(pool[0] + (size_t)dw__plane_place(&shape, &plane[0], slot, h) * each,
+             dw__oracle_key(&shape, &problem->args, 0, t, h), (size_t)plane[0].size * each);
+      memcpy(pool[1] + (size_t)dw__plane_place(&shape, &plane[1], slot, h) * each,
+             dw__oracle_value(&shape, &problem->args, 0, t, h), (size_t)plane[1].size * each);
     }
   for (int t = 0; t < all; t++) list[addressing == DW_CSR ? t : t / page] = place(t / page);
   far.args.kv = pool[0];
-  far.args.v = pool[1] + plane[1].first;
+  far.args.v = pool[1] + (size_t)plane[1].first * each;
   far.kv_bytes = bytes[0];
   far.v_bytes = share ? 0 : bytes[1];
   kt_result moved = kt_take_run(kt_kernel_of(text, variant), &bounds, &far);
@@ -127,6 +128,7 @@ static void a02_interleaved_pages(void **state) {
   const char *text = "gqa:h=16,hk=8,t=4,d=128,page=16";
   for (int i = 0; i < COUNT(variants); i++)
     check_far(text, variants[i], i == 1 ? DW__PLANES_IN_PAGE : DW__PLANES_IN_TOKEN, DW_BLOCK_TABLE, 28, 65537, page_65535);
+  check_far("gqa:h=16,hk=8,t=4,d=128,page=16,kv=e4m3", TWO, DW__PLANES_IN_PAGE, DW_BLOCK_TABLE, 28, 65537, page_65535);
 }
 
 // 512 elements a slot: 2^31 lies in slot 4,194,304.
@@ -137,6 +139,7 @@ static void a03_slots_at_the_far_end(void **state) {
   check_far(text, ONE, DW__PLANES_APART, DW_CSR, 60, 6300000, far_slots);
   check_far(text, ONE, DW__PLANES_IN_TOKEN, DW_BLOCK_TABLE, 60, 6300000, far_slots);
   check_far(text, SPLIT, DW__PLANES_APART, DW_BLOCK_TABLE, 60, 6300000, far_slots);
+  check_far("gqa:h=8,hk=8,t=4,d=64,kv=e4m3", ONE, DW__PLANES_APART, DW_CSR, 60, 6300000, far_slots);
   check_far(text, WARP1, DW__PLANES_APART, DW_CSR, 60, 6300000, far_slots);
   check_far(text, WARP1, DW__PLANES_IN_TOKEN, DW_BLOCK_TABLE, 60, 6300000, far_slots);
 }
@@ -146,26 +149,29 @@ static void a42_page_stride_is_the_callers(void **state) {
   (void)state;
   static const int prefix[] = {70, 3, 130};
   for (int page = 16; page <= 64; page *= 4)
-    for (int i = 0; i < COUNT(all_variants); i++) {
+    for (int i = 0; i < COUNT(all_variants) + 1; i++) {
+      const bool bytes = i == COUNT(all_variants);
+      const char *variant = bytes ? TWO : all_variants[i];
+      const size_t each = bytes ? 1 : 2;
       char text[64];
-      snprintf(text, sizeof text, "gqa:h=8,hk=4,t=5,d=64,page=%d", page);
+      snprintf(text, sizeof text, "gqa:h=8,hk=4,t=5,d=64,page=%d%s", page, bytes ? ",kv=e4m3" : "");
       dw__problem_spec spec = spec_of(text, 3, prefix, NULL, DW_MASK_BITS);
       dw__problem *problem = solved(&spec), both = *problem;
       const size_t half = (size_t)page * 4 * 64;
       const int pages = problem->args.kv_pages;
-      uint16_t *pool = calloc(2 * (size_t)pages, half * 2);
+      char *pool = calloc(2 * (size_t)pages, half * each);
       assert_non_null(pool);
       for (size_t n = 0; n < (size_t)pages; n++) {
-        memcpy(pool + 2 * n * half, (const uint16_t *)problem->args.kv + n * half, half * 2);
-        memcpy(pool + (2 * n + 1) * half, (const uint16_t *)problem->args.v + n * half, half * 2);
+        memcpy(pool + 2 * n * half * each, (const char *)problem->args.kv + n * half * each, half * each);
+        memcpy(pool + (2 * n + 1) * half * each, (const char *)problem->args.v + n * half * each, half * each);
       }
       both.args.kv = pool;
-      both.args.v = pool + half;
+      both.args.v = pool + half * each;
       both.args.kv_page_stride = both.args.v_page_stride = (int64_t)(2 * half);
-      both.kv_bytes = 2 * (size_t)pages * half * 2;
+      both.kv_bytes = 2 * (size_t)pages * half * each;
       both.v_bytes = 0;
-      kt_note("%s %s", text, all_variants[i]);
-      kt_run_check(kt_kernel_of(text, all_variants[i]), &both);
+      kt_note("%s %s", text, variant);
+      kt_run_check(kt_kernel_of(text, variant), &both);
       free(pool);
       dw__problem_free(problem);
     }

@@ -14,9 +14,10 @@
   X(HEADS, 1, 2, 4, 5, 6, 7, 8, 12, 16) /* that share a KV head */                                  \
   X(KV_HEADS, 1, 2, 3, 8)                                                                           \
   X(RECORD, 0, 1, 2, 3, 4, 5) /* index into records */                                              \
-  X(TYPE, 0, 1)               /* index into types */                                                \
+  X(TYPE, 0, 1, 2, 3)         /* index into types */                                                \
   X(PLANES, DW__PLANES_APART, DW__PLANES_BY_HEAD, DW__PLANES_IN_TOKEN, DW__PLANES_IN_PAGE)
-#define ROPE_AXES(X)
+#define ROPE_AXES(X) X(V_SCALE, 0, 1, 2, 3) /* index into v_scales */
+static const float v_scales[] = {0, 3, 60, 0.01f};
 static const int records[][2] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}, {64, 96}};
 enum { FIRST_WARPSPLIT = 6 };
 static const int tiles_of[] = {1, 1, 1, 2, 5, 8, 2, 5};
@@ -32,17 +33,16 @@ static const char *const family_names[] = {"plain_reference", "plain_split", "gr
   X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                        \
   X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                 \
   X(TYPE, 0, 1, 2, 3)      /* index into types */
-// Of KV in e4m3: with 0.004 many elements are 448, with 60 most are subnormal.
-static const float kv_scales[] = {0, 0.25f, 0.004f, 60};
 #define ROPE_AXES(X) \
   X(Q_ROPE, 0, 1)    \
-  X(KV_ROPE, 0, 1)   \
-  X(KV_SCALE, 0, 1, 2, 3) /* index into kv_scales */
+  X(KV_ROPE, 0, 1)
 static const int records[][2] = {{576, 512}, {320, 256}, {192, 128}, {128, 128}, {96, 64}};
 static const int tiles_of[] = {1, 1, 1, 2, 3, 4, 5};
 static const char *const family_names[] = {"reference", "split",     "rowsplit1", "rowsplit2",
                                            "rowsplit3", "rowsplit4", "rowsplit5"};
 #endif
+// Of KV in e4m3: with 0.004 many elements are 448, with 60 most are subnormal.
+static const float kv_scales[] = {0, 0.25f, 0.004f, 60};
 enum { FAMILIES = sizeof tiles_of / sizeof tiles_of[0] };
 #define AXES(X)                                                                                                          \
   ATTENTION_AXES(X)                                                                                                      \
@@ -62,6 +62,7 @@ enum { FAMILIES = sizeof tiles_of / sizeof tiles_of[0] };
     ONE_BIAS)                                                                                                            \
   X(ELSEWHERE, 0, 1) /* drafts on another rank */                                                                        \
   ROPE_AXES(X)                                                                                                           \
+  X(KV_SCALE, 0, 1, 2, 3) /* index into kv_scales */                                                                     \
   X(WINDOW, 0, 1, 16, 40, 250)                                                                                           \
   X(POSITIONS, 0, 1, 2)                                                                                                  \
   X(CAP, 0, 2, 30)                                                                                                       \
@@ -209,10 +210,13 @@ static bool settle(choice *c, double most_cost) {
 #ifndef TEST_GQA
   if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0), SET(c, WIDE_TILE, 0), SET(c, CP_ASYNC, 0);
   if (GET(c, SETMAXNREG)) SET(c, CP_ASYNC, 0);
-  if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0), SET(c, KV_SCALE, 0);
+  if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0);
   if (!GET(c, WIDE_TILE)) SET(c, E4M3_MMA, 0);
   if (records[GET(c, RECORD)][0] == records[GET(c, RECORD)][1]) SET(c, Q_ROPE, 0), SET(c, KV_ROPE, 0);
+#else
+  if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, V_SCALE, 0);
 #endif
+  if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, KV_SCALE, 0);
   if (GET(c, FAMILY) == 0) SET(c, COMBINE, DW_COMBINE_FEW), SET(c, SPLITS, 1);
   if (GET(c, CALL) == DW_CALL_TABLE) {
     SET(c, ADDRESS, TABLE), SET(c, LENGTHS, 1);
@@ -324,11 +328,12 @@ static dw__problem *problem_of(const choice *c, const requests *r, uint64_t seed
   spec.drafts_elsewhere = GET(c, ELSEWHERE);
 #ifdef TEST_GQA
   spec.planes = (dw__planes)GET(c, PLANES);
+  spec.v_scale = v_scales[GET(c, V_SCALE)];
 #else
   spec.q_rope = GET(c, Q_ROPE);
   spec.kv_rope = GET(c, KV_ROPE);
-  spec.kv_scale = kv_scales[GET(c, KV_SCALE)];
 #endif
+  spec.kv_scale = kv_scales[GET(c, KV_SCALE)];
   spec.window = GET(c, WINDOW);
   spec.positions = GET(c, POSITIONS);
   spec.soft_cap = (float)GET(c, CAP);

@@ -98,6 +98,8 @@ static void variants_are_refused(void **state) {
     {"gqa:h=8,hk=2,t=4,qk=128,v=288", "family=grouped,combine=few", "v", "288", "up to 256"},
     {"gqa:h=8,hk=2,t=4,d=256", "family=grouped,combine=few,n_tiles=5", "n_tiles", "5", "1 to 4"},
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,n_tiles=7", "n_tiles", "7", "1 to 6"},
+    {GQA ",kv=e4m3", "family=warpsplit,combine=few", "kv", "e4m3", "the type of q"},
+    {GQA ",kv=e4m3", "family=grouped,combine=few,e4m3_mma=1", "e4m3_mma", "set", "its normal value"},
     {GQA, "family=grouped,combine=few,setmaxnreg=1", "setmaxnreg", "1", "0"},
     {SHAPE, "family=warpsplit,combine=few", "attention", "mla", "gqa"},
     {GQA, "family=warpsplit", "combine", "none", "few or many"},
@@ -560,6 +562,12 @@ static void kv_in_e4m3_is_checked(void **state) {
   REFUSE(good_args, a.kv_token_stride = 560, "kv_token_stride", "560", "576 to 2305843009213693951");
   REFUSE(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 72), "kv_rope_token_stride", "72", "a multiple of 16 bytes");
   ACCEPT(good_args, (a.kv_rope = memory, a.kv_rope_token_stride = 80, a.kv_token_stride = 512));
+  r = make_rig(GQA ",kv=e4m3", GROUPED);
+  ACCEPT(gqa_args, (a.kv_scale = (const float *)AT(4), a.v_scale = (const float *)AT(8)));
+  ACCEPT(gqa_args, (a.v_scale = (const float *)AT(8), a.kv_head_stride = 144, a.v_head_stride = 144));
+  REFUSE(gqa_args, a.v_scale = (const float *)AT(2), "v_scale", "2", "its type's alignment");
+  REFUSE(gqa_args, a.kv_scale = (const float *)AT(6), "kv_scale", "2", "its type's alignment");
+  REFUSE(gqa_args, a.v_head_stride = 136, "v_head_stride", "136", "a multiple of 16 bytes");
 }
 
 // Strides in bytes, no scale of the call's own, and partial results in fp32.

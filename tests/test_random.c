@@ -157,6 +157,7 @@ static dw_args args_of(const dw__case *c, const dw__plan *plan) {
                    .positions = c->positions ? some : NULL,
                    .sinks = c->sinks ? some : NULL,
                    .kv_scale = c->scale ? some : NULL,
+                   .v_scale = dw__case_v_scale(c) != 0 ? some : NULL,
                    .overlap_prologue = c->overlap,
                    .workspace = plan->workspace_bytes ? some : NULL,
                    .workspace_size = plan->workspace_bytes};
