@@ -34,10 +34,15 @@ static int shared_limit(const dw_shape *shape) {
 // The layout of templates/rowsplit.cuh in the same order.
 static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) {
   const bool record = shape->kv == DW_RECORD656, bytes = shape->kv == DW_E4M3 || record, wide = variant->wide_tile;
-  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles >= (record ? 4 : 5) ? 1 : 2;
-  const size_t rows = 8 * (size_t)variant->n_tiles, slots = !bytes ? 4 : wide ? 3 : 6;
+  const int one_buffer = record ? 4 : 3;  // from so many row tiles on
+  const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles >= one_buffer ? 1 : 2;
+  const size_t rows = 8 * (size_t)variant->n_tiles, half_slots = !bytes                  ? 4
+                                                                 : !wide || record       ? 6
+                                                                 : variant->n_tiles == 5 ? 7
+                                                                                         : 8;
+  const size_t slots = record && wide ? 3 : half_slots;
   const size_t token = record ? DW__RECORD_BYTES : (size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16;
-  const size_t ring = slots * halves * 16 * token, scales = record ? slots * halves * 16 * 16 : 0;
+  const size_t ring = half_slots * 16 * token, scales = record ? half_slots * 16 * 16 : 0;
   const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
   const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
   const size_t final = 2 * rows * 4 + (bytes && (shape->q == DW_BF16 || variant->e4m3_mma) ? rows * 16 : 0);
@@ -105,9 +110,17 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
   return dw__fail_int(e, DW_NOT_APPLICABLE, field, found, allowed, "%s", why);
 }
 
+// With call=table, on sm_120.
+static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
+  return s->kv == DW_E4M3 && v->wide_tile && (v->n_tiles == 3 || v->n_tiles == 4);
+}
+
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
+  if (spills_for_tables(s, v) && v->call == DW_CALL_TABLE)
+    return dw__fail(e, DW_NOT_APPLICABLE, "call", "table", "any with wide_tile=1 and three or four row tiles",
+                    "the compiler spills what this one needs");
   if (v->wide_tile && dw__dtype_size(s->kv) > 1) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (v->e4m3_mma && s->kv != DW_E4M3) return no(e, "e4m3_mma", 1, "0", "a record's scales come between its products");
   if (s->target < 90 && !v->cp_async)
@@ -344,8 +357,10 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   // Registers move between roles where the target can; up to two tiles of rows fit without.
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
   v.cp_async = shape->target < 90;
-  // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers.
+  // Half the handing over. Without setmaxnreg the scores of 40 rows and 32 tokens do not fit the registers. Where the load is not long,
+  // what call=table saves at the start is worth more than that.
   v.wide_tile = dw__dtype_size(shape->kv) == 1 && (v.setmaxnreg || v.n_tiles < 5);
+  if (spills_for_tables(shape, &v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
   if (is_gqa(shape)) v = gqa_kernel(shape, l->row_tiles, l->row_tiles <= WARPSPLIT_ROW_TILES ? DW_WARPSPLIT : DW_GROUPED);
   if (applicable(shape, &v)) return v;
   return (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = way_to_combine(shape), .combine_splits = 8};
@@ -364,7 +379,7 @@ dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *asked, dw_va
   if (s != DW_OK) return s;
   const load l = load_of(shape, &bounds);
   dw_variant v = choose_kernel(shape, &l);
-  v.call = bounds.split_tokens ? DW_CALL_ANY : bounds.call;
+  v.call = bounds.split_tokens || spills_for_tables(shape, &v) ? DW_CALL_ANY : bounds.call;
   dw__variant_add_features(&v, bounds.features);
   if (dw__is_fast(v.family)) choose_combine(shape, &l, &bounds, dw__rule_split(shape, &v, &bounds).ranges, &v);
   s = dw_variant_applicable(shape, &v, e);

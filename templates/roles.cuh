@@ -27,12 +27,18 @@ struct Cta {
 };
 
 DEV int tile_token(const Cta &c, int tile) { return c.tiles.first + tile * c.tiles.stride; }
+DEV int slot_count(const Cta &c) { return c.tiles.count * (TILE / SLOT_TOKENS); }
 
 // ---- table entries --------------------------------------------------------------------------------------------
-// A loader warp owns TILE / LOADERS tokens of every tile. Its lanes hold the table entries of the next ENTRY_TILES tiles, one
-// (tile, token) a lane, read that many tiles ahead.
-constexpr int OWN_TOKENS = TILE / LOADERS;
-constexpr int ENTRY_TILES = 32 / OWN_TOKENS;
+// A tile lies in TILE_SLOTS slots, which are filled and emptied one by one; the n-th to be filled is number n of the range. A loader warp
+// owns SLOT_TOKENS / LOADERS tokens of each. Its lanes hold the table entries of the next ENTRY_SLOTS, one (slot, token) a lane,
+// read that many ahead.
+constexpr int TILE_SLOTS = TILE / SLOT_TOKENS;
+constexpr int OWN_TOKENS = SLOT_TOKENS / LOADERS;
+constexpr int ENTRY_SLOTS = 32 / OWN_TOKENS;
+DEV int slot_token(const Tiles &tiles, int n) {  // its first
+  return tiles.first + n / TILE_SLOTS * tiles.stride + n % TILE_SLOTS * SLOT_TOKENS;
+}
 
 DEV bool is_loader(u32 warp) { return warp >= FIRST_LOADER_WARP && warp < FIRST_LOADER_WARP + LOADERS; }
 
@@ -40,15 +46,15 @@ struct Loader {
   int entries, next_entries;
   int safe_entry;  // of the range's first token, which stands in for those past the end
 };
-DEV int loader_first_token() { return (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS; }  // within a tile
+DEV int loader_first_token() { return (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS; }  // within a slot
 
-DEV int loader_lane_token(const Tiles &tiles, int tile0) {
+DEV int loader_lane_token(const Tiles &tiles, int n) {
   const int lane = lane_id();
-  return tiles.first + (tile0 + lane / OWN_TOKENS) * tiles.stride + loader_first_token() + lane % OWN_TOKENS;
+  return slot_token(tiles, n + lane / OWN_TOKENS) + loader_first_token() + lane % OWN_TOKENS;
 }
-// Entries of tiles tile0 .. tile0 + ENTRY_TILES - 1. Under CSR only tokens that exist may be looked up.
-DEV int loader_entries(const dw_params &p, const Request &r, const Tiles &tiles, int tile0) {
-  const int t = loader_lane_token(tiles, tile0);
+// Entries of slots n .. n + ENTRY_SLOTS - 1. Under CSR only tokens that exist may be looked up.
+DEV int loader_entries(const dw_params &p, const Request &r, const Tiles &tiles, int n) {
+  const int t = loader_lane_token(tiles, n);
   return by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
 }
 // The first entries, asked for before anything is known of the lengths (block table): a load that waits for another costs 0.5 us
@@ -61,25 +67,25 @@ DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, 
 // What is left to ask for before the ring can be filled.
 DEV void loader_begin(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
   if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
-  l.next_entries = ENTRY_TILES < c.tiles.count ? loader_entries(p, c.request, c.tiles, ENTRY_TILES) : 0;
+  l.next_entries = ENTRY_SLOTS < slot_count(c) ? loader_entries(p, c.request, c.tiles, ENTRY_SLOTS) : 0;
 }
-// A lane's token of a tile, and its entry. A token past the range's end is to be replaced by the first, whose entry is `safe_entry`.
-DEV int loader_token(const Cta &c, int tile) { return tile_token(c, tile) + loader_first_token() + lane_id() % OWN_TOKENS; }
-DEV int loader_entry(const Loader &l, int tile) { return shuffle((u32)l.entries, tile % ENTRY_TILES * OWN_TOKENS + lane_id() % OWN_TOKENS); }
-DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring);
-DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int tile) {  // before load_tile of every tile but the first
-  if (tile % ENTRY_TILES) return;
+// A lane's token of a slot, and its entry. A token past the range's end is to be replaced by the first, whose entry is `safe_entry`.
+DEV int loader_token(const Cta &c, int n) { return slot_token(c.tiles, n) + loader_first_token() + lane_id() % OWN_TOKENS; }
+DEV int loader_entry(const Loader &l, int n) { return shuffle((u32)l.entries, n % ENTRY_SLOTS * OWN_TOKENS + lane_id() % OWN_TOKENS); }
+DEV void load_slot(const dw_params &p, const Cta &c, const Loader &l, int n, Turn<SLOTS> &ring);
+DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int n) {  // before load_slot of every one but the first
+  if (n % ENTRY_SLOTS) return;
   l.entries = l.next_entries;
-  if (tile + ENTRY_TILES < c.tiles.count) l.next_entries = loader_entries(p, c.request, c.tiles, tile + ENTRY_TILES);
+  if (n + ENTRY_SLOTS < slot_count(c)) l.next_entries = loader_entries(p, c.request, c.tiles, n + ENTRY_SLOTS);
 }
 
 DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
   Turn<SLOTS> ring;
 #pragma unroll 1
-  for (int tile = 0; tile < c.tiles.count; tile++) {
-    if (tile) loader_advance(p, c, l, tile);
-    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);
-    load_tile(p, c, l, tile, ring);
+  for (int n = 0; n < slot_count(c); n++) {
+    if (n) loader_advance(p, c, l, n);
+    if (n >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);
+    load_slot(p, c, l, n, ring);
   }
 }
 

@@ -1,5 +1,5 @@
 // Row-split tensor-core verify with warp roles. A CTA owns up to 8 x N_TILES query rows of one request and one KV range, and
-// walks the range in tiles of 16 tokens through a ring of four slots (of KV in e4m3 and records 16 or 32 tokens, six or three slots):
+// walks the range in tiles of 16 tokens through a ring of four slots (of KV in e4m3 and records 16 or 32 tokens; see SLOTS):
 //
 //   loaders  --full-->  score warps  --scores_full-->  softmax warps  --weights_full-->  output warps  --empty-->  loaders
 //               KV tile       (16 x rows partial S^T, fp32)        (P, 16-bit)                (O^T += V^T P^T)
@@ -27,13 +27,14 @@ constexpr int OUTPUT_THREADS = OUTPUT_WARPS * 32;
 constexpr int SCORE_REGISTERS = KV_RECORD ? 168 : 160, OUTPUT_REGISTERS = KV_E4M3 ? 216 : 224;
 constexpr int SOFTMAX_REGISTERS = KV_E4M3 ? 88 : 72, LOADER_REGISTERS = KV_RECORD ? 40 : 48;
 
-constexpr int SLOTS = !KV_E4M3 ? 4 : TILE == 16 ? 6 : 3;  // of the ring
 constexpr int HALVES = TILE / 16;                    // of a tile, 16 tokens each: what an mma takes
+constexpr int SLOT_TOKENS = KV_RECORD ? TILE : 16;   // of the ring: a record's scales are kept by tiles
+constexpr int SLOTS = !KV_E4M3 ? 4 : TILE == 16 ? 6 : KV_RECORD ? 3 : N_TILES == 5 ? 7 : 8;
 constexpr int RECORD_BYTES = TOKEN_BYTES;            // a token's record in global memory
 constexpr int LATENT_BYTES = V * KV_BYTES;           // its first elements
 constexpr int TOKEN_STRIDE = RECORD_BYTES / 32 * 32 + 16;  // in a slot: 16 more than a multiple of 32, so ldmatrix has no conflicts
-constexpr int SLOT_BYTES = TILE * TOKEN_STRIDE;
-constexpr int SCORE_BUFFERS = TILE == 32 && N_TILES >= (KV_RECORD ? 4 : 5) ? 1 : 2;  // so that a slow tile of one role does not stop the others at once
+constexpr int SLOT_BYTES = SLOT_TOKENS * TOKEN_STRIDE;
+constexpr int SCORE_BUFFERS = TILE == 32 && N_TILES >= (KV_RECORD ? 4 : 3) ? 1 : 2;  // so that a slow tile of one role does not stop the others at once
 constexpr int WEIGHT_BUFFERS = 3;
 constexpr int SCORE_HALF = SCORE_WARPS * 8 * N_TILES * 64;    // [score warp][row][16] f32, see score_chunk
 constexpr int SCORE_BYTES = HALVES * SCORE_HALF;              // a buffer
@@ -102,7 +103,7 @@ DEV void init_barriers(smem_addr shared) {
 }
 
 // ---- loader: one bulk copy per token, or copies of 16 bytes ---------------------------------------------------
-static_assert(!WIDE_OUTPUT || SLOTS - 1 <= ENTRY_TILES, "the first tiles are asked for with the first entries");
+static_assert(!WIDE_OUTPUT || SLOTS - 1 <= ENTRY_SLOTS, "the first tiles are asked for with the first entries");
 
 // CP_ASYNC: lane i has the entry of token i % OWN_TOKENS; all lanes copy, 16 bytes of neighbouring places each.
 DEV void copy_tokens(const dw_params &p, int entry, int token, smem_addr to, smem_addr full) {
@@ -116,9 +117,9 @@ DEV void copy_tokens(const dw_params &p, int entry, int token, smem_addr to, sme
   }
   cp_async_mbarrier_arrive(full);
 }
-DEV void load_tile(const dw_params &p, const Cta &c, const Loader &l, int tile, Turn<SLOTS> &ring) {
+DEV void load_slot(const dw_params &p, const Cta &c, const Loader &l, int n, Turn<SLOTS> &ring) {
   const int lane = lane_id(), slot = ring.at;
-  int entry = loader_entry(l, tile), token = loader_token(c, tile);
+  int entry = loader_entry(l, n), token = loader_token(c, n);
   if (token >= c.tiles.end) entry = l.safe_entry, token = tile_token(c, 0);
   const smem_addr full = c.shared + BAR_FULL + slot * 8;
   if (CP_ASYNC) {
@@ -275,7 +276,8 @@ DEV void score_16(smem_addr keys, const Query<NT> &q, float (&s)[NT][4]) {
   }
 }
 // An ldmatrix.x4 has two steps of 16 tokens, or, with products in e4m3, one of twice as many dimensions, which meets both parts of q. The
-// halves of a tile take turns. Where the steps are odd, the last one is alone.
+// halves of a tile take turns, unless the rows are enough for products that do not wait for one another: then the second half may come
+// later. Where the steps are odd, the last one is alone.
 template <int NT>
 DEV void score_pair(const u32 (&r)[4], const Query<NT> &q, int k, float (&s)[NT][4]) {
 #pragma unroll
@@ -304,21 +306,36 @@ DEV void score_last(const u32 (&r)[2], const Query<NT> &q, float (&s)[NT][4]) {
     }
 }
 template <int NT>
-DEV void score_e4m3(const Cta &c, int slot, smem_addr keys, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
-  constexpr int LOADS = K_STEPS / 2 * HALVES;
-  const auto place = [&](int i) { return keys + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32; };
+DEV void score_e4m3(const Cta &c, Turn<SLOTS> ring, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
+  constexpr int EACH = K_STEPS / 2, LOADS = EACH * HALVES;
+  constexpr bool IN_TURN = NT < 5 || TILE_SLOTS == 1;
+  const auto half = [](int i) { return IN_TURN ? i % HALVES : i / EACH; };
+  const auto step = [](int i) { return IN_TURN ? i / HALVES : i % EACH; };
+  const int slot = ring.at;
+  smem_addr keys[HALVES];
   u32 raw[E4M3_AHEAD + 1][4], last[HALVES][2];
   RecordRest rest[HALVES];
+  const auto load = [&](int i) {
+    if (i >= LOADS) return;
+    if (step(i) == 0) {
+      keys[half(i)] = TILE_SLOTS > 1 ? key_fragment(c, ring.at) : key_fragment(c, slot) + half(i) * 16 * TOKEN_STRIDE;
+      if (TILE_SLOTS > 1) {
+        ring.wait_full(c.shared + BAR_FULL);
+        ring.next();
+      }
+    }
+    ldmatrix_x4(raw[i % (E4M3_AHEAD + 1)], keys[half(i)] + step(i) * 32);
+  };
 #pragma unroll
-  for (int i = 0; i < E4M3_AHEAD && i < LOADS; i++) ldmatrix_x4(raw[i], place(i));
+  for (int i = 0; i < E4M3_AHEAD; i++) load(i);
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
-    if (i + E4M3_AHEAD < LOADS) ldmatrix_x4(raw[(i + E4M3_AHEAD) % (E4M3_AHEAD + 1)], place(i + E4M3_AHEAD));
+    load(i + E4M3_AHEAD);
     if (K_STEPS % 2 && !KV_RECORD && i == LOADS - HALVES)
 #pragma unroll
-      for (int h = 0; h < HALVES; h++) ldmatrix_x2(last[h], place(LOADS + h));
+      for (int h = 0; h < HALVES; h++) ldmatrix_x2(last[h], keys[h] + EACH * 32);
     if (KV_RECORD && i >= LOADS - HALVES) record_rest(c, slot, i % HALVES, rest[i % HALVES]);
-    score_pair<NT>(raw[i % (E4M3_AHEAD + 1)], q, i / HALVES * 2, s[i % HALVES]);
+    score_pair<NT>(raw[i % (E4M3_AHEAD + 1)], q, step(i) * 2, s[half(i)]);
   }
 #pragma unroll
   for (int h = 0; h < HALVES && K_STEPS % 2; h++) {
@@ -333,20 +350,21 @@ DEV void score_loop(const Cta &c, const Query<NT> &q) {
   Turn<SCORE_BUFFERS> scores;
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const smem_addr keys = key_fragment(c, ring.at);
-    ring.wait_full(c.shared + BAR_FULL);
+    if (TILE_SLOTS == 1) ring.wait_full(c.shared + BAR_FULL);
     float s[HALVES][NT][4];
 #pragma unroll
     for (int h = 0; h < HALVES; h++)
 #pragma unroll
       for (int t = 0; t < NT; t++) s[h][t][0] = s[h][t][1] = s[h][t][2] = s[h][t][3] = 0.f;
     if (KV_RECORD) split_scales(c, ring.at);
-    if (KV_E4M3) score_e4m3<NT>(c, ring.at, keys, q, s);
+    if (KV_E4M3) score_e4m3<NT>(c, ring, q, s);
     else score_16<NT>(keys, q, s[0]);
     if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) score_store<NT>(c.shared + SCORES + scores.at * SCORE_BYTES + h * SCORE_HALF, s[h]);
     scores.arrive(c.shared + BAR_SCORES_FULL);
-    ring.next();
+#pragma unroll
+    for (int i = 0; i < TILE_SLOTS; i++) ring.next();
     scores.next();
   }
 }
@@ -477,7 +495,8 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
     if (lane_id() == 0) sts_u32(c.shared + RESCALE_FLAGS + (weights.at * SOFTMAX_WARPS + warp) * 4, grow_x | grow_y);
     weights.arrive(c.shared + BAR_WEIGHTS_FULL);
     t0 += c.tiles.stride;
-    ring.next();
+#pragma unroll
+    for (int i = 0; i < TILE_SLOTS; i++) ring.next();
     scores.next();
     weights.next();
   }
@@ -494,7 +513,7 @@ DEV smem_addr value_pairs(const Cta &c, int slot) {
 }
 // Products in e4m3: matrices of tokens 0-7, 8-15, 16-23 and 24-31.
 DEV smem_addr value_bytes(const Cta &c, int slot) {
-  return c.shared + RING + slot * SLOT_BYTES + lane_id() * TOKEN_STRIDE + output_warp() * V_EACH;
+  return c.shared + RING + slot * SLOT_BYTES + (lane_id() & 15) * TOKEN_STRIDE + output_warp() * V_EACH;
 }
 DEV void value_parts(u32 (&a)[4], const u32 (&r)[4]) {
   a[0] = permute_bytes(r[0], r[1], 0x6420), a[1] = permute_bytes(r[0], r[1], 0x7531);
@@ -543,16 +562,18 @@ DEV void rescale_output(const u32x4 &flags, const f32x2 (&factors)[NT], Output<N
   }
 }
 
-// The weights of a tile say that its bytes have landed, too.
+// The weights of a tile say that its bytes have landed, too. A half is done, and its slot empty, before the next.
 template <int NT>
-DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Turn<WEIGHT_BUFFERS> &weights, Output<NT> &out) {
-  constexpr int LOADS = KV_E4M3 && !E4M3_MMA ? HALVES * V_TILES / 2 : V_TILES, FIRST = KV_E4M3 ? E4M3_AHEAD : AHEAD;
-  const smem_addr values = E4M3_MMA  ? value_bytes(c, ring.at)
+DEV void output_tile(const Cta &c, bool first, Turn<SLOTS> ring, const Turn<WEIGHT_BUFFERS> &weights, Output<NT> &out) {
+  constexpr int EACH = KV_E4M3 && !E4M3_MMA ? V_TILES / 2 : V_TILES;  // loads of a half, or, in e4m3, of both
+  constexpr int LOADS = E4M3_MMA ? EACH : HALVES * EACH, FIRST = KV_E4M3 ? E4M3_AHEAD : AHEAD;
+  Turn<SLOTS> second = ring;
+  if (TILE_SLOTS > 1) second.next();
+  const smem_addr values = E4M3_MMA  ? value_bytes(c, lane_id() < 16 ? ring.at : second.at)
                            : KV_E4M3 ? value_pairs(c, ring.at)
                                      : value_fragment(c, ring.at);
-  const auto place = [&](int i) {
-    return E4M3_MMA ? values + i * 16 : KV_E4M3 ? values + i % HALVES * 16 * TOKEN_STRIDE + i / HALVES * 32 : values + i * 32;
-  };
+  const smem_addr second_values = TILE_SLOTS > 1 ? value_pairs(c, second.at) : values + 16 * TOKEN_STRIDE;
+  const auto place = [&](int i) { return (i < EACH ? values : second_values) + i % EACH * (E4M3_MMA ? 16 : 32); };
   weights.wait_full(c.shared + BAR_WEIGHTS_FULL);
   u32 a[FIRST + 1][4], b[HALVES][NT][2];
 #pragma unroll
@@ -591,10 +612,12 @@ DEV void output_tile(const Cta &c, bool first, const Turn<SLOTS> &ring, const Tu
       u32 v[4];
       value_step(v, r[2 * m], r[2 * m + 1]);
 #pragma unroll
-      for (int t = 0; t < NT; t++) mma_mul(out.o[i / HALVES * 2 + m][t], v, b[i % HALVES][t]);
+      for (int t = 0; t < NT; t++) mma_mul(out.o[i % EACH * 2 + m][t], v, b[i / EACH][t]);
     }
+    if (TILE_SLOTS > 1 && i == EACH - 1) ring.arrive(c.shared + BAR_EMPTY);
   }
-  ring.arrive(c.shared + BAR_EMPTY);
+  if (TILE_SLOTS == 1 || E4M3_MMA) ring.arrive(c.shared + BAR_EMPTY);
+  if (TILE_SLOTS > 1) second.arrive(c.shared + BAR_EMPTY);
 }
 
 template <int NT>
@@ -603,20 +626,24 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
   Turn<SLOTS> ring, load;
   Turn<WEIGHT_BUFFERS> weights;
   if (WIDE_OUTPUT) {
-    const int ahead = SLOTS - 1 < c.tiles.count ? SLOTS - 1 : c.tiles.count;
+    const int ahead = SLOTS - 1 < slot_count(c) ? SLOTS - 1 : slot_count(c);
 #pragma unroll 1
-    for (int tile = 0; tile < ahead; tile++) load_tile(p, c, l, tile, load);
+    for (int n = 0; n < ahead; n++) load_slot(p, c, l, n, load);
   }
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
     output_tile<NT>(c, tile == 0, ring, weights, out);
-    ring.next();
+#pragma unroll
+    for (int h = 0; h < TILE_SLOTS; h++) ring.next();
     weights.next();
-    const int next = tile + SLOTS - 1;
-    if (WIDE_OUTPUT && next < c.tiles.count) {
-      loader_advance(p, c, l, next);
-      if (tile) load.wait_empty(c.shared + BAR_EMPTY);
-      load_tile(p, c, l, next, load);
+#pragma unroll
+    for (int h = 0; h < TILE_SLOTS; h++) {
+      const int next = tile * TILE_SLOTS + h + SLOTS - 1;
+      if (WIDE_OUTPUT && next < slot_count(c)) {
+        loader_advance(p, c, l, next);
+        if (tile || h) load.wait_empty(c.shared + BAR_EMPTY);
+        load_slot(p, c, l, next, load);
+      }
     }
   }
   if (!p.early_launch) grid_dependents_launch();

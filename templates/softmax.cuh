@@ -230,12 +230,18 @@ DEV float softmax_lse(const SoftmaxRow<L, T> &x, float sum) { return x.max - WEI
 // Weight 0 times a value that is not finite would still be NaN in the product. V is part of K, so such a token shows in its
 // scores; the rare tile that hides one is cleaned here, in shared memory: what is not finite becomes 0. (A row that does see such
 // a token keeps its NaN through the score.)
-DEV void clean_tile(const Cta &c, int slot, int thread) {
-  const smem_addr tile = c.shared + RING + slot * SLOT_BYTES;
+DEV void clean_slot(const Cta &c, int slot, int thread) {
+  const smem_addr first = c.shared + RING + slot * SLOT_BYTES;
   constexpr int CHUNKS = LATENT_BYTES / 16;
-  for (int i = thread; i < TILE * CHUNKS; i += SOFTMAX_WARPS * 32) {
-    const smem_addr at = tile + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
+  for (int i = thread; i < SLOT_TOKENS * CHUNKS; i += SOFTMAX_WARPS * 32) {
+    const smem_addr at = first + i / CHUNKS * TOKEN_STRIDE + i % CHUNKS * 16;
     sts_u32x4(at, finite_stored(lds_u32x4(at)));
   }
   if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes through the copy engine
+}
+DEV void clean_tile(const Cta &c, Turn<SLOTS> ring, int thread) {
+  for (int i = 0;; i++, ring.next()) {
+    clean_slot(c, ring.at, thread);
+    if (i == TILE_SLOTS - 1) break;
+  }
 }

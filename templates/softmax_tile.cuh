@@ -12,7 +12,7 @@ if (edge) {
   if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u16(flags + warp * 2, 1);
   barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
   const f32x2 f = lds_f32x2(flags);
-  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);
+  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring, thread);
 }
 float weights_x[x.ALL], weights_y[y.ALL], factor_x = 1.f, factor_y = 1.f;
 softmax_weights(x, weights_x);  // while the votes are on their way

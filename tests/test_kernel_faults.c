@@ -33,11 +33,15 @@ static const fault faults[] = {
   {"no_wait_for_scores", ROWSPLIT, "    scores.wait_full(c.shared + BAR_SCORES_FULL);\n    if (has_x) softmax_read(read, x);\n",
    "    if (has_x) softmax_read(read, x);\n"},
   {"no_wait_for_weights", ROWSPLIT, "  weights.wait_full(c.shared + BAR_WEIGHTS_FULL);\n", ""},
-  {"no_wait_for_a_free_slot", ROLES, "    if (tile >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
-  {"no_wait_for_a_free_slot_wide", ROWSPLIT, "      if (tile) load.wait_empty(c.shared + BAR_EMPTY);\n", ""},
+  {"no_wait_for_a_free_slot", ROLES, "    if (n >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
+  {"no_wait_for_a_free_slot_wide", ROWSPLIT, "        if (tile || h) load.wait_empty(c.shared + BAR_EMPTY);\n", ""},
   {"no_wait_for_free_scores", ROWSPLIT, "    if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);\n", ""},
   {"no_wait_for_free_weights", ROWSPLIT, "    if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);\n",
    ""},
+  {"no_wait_for_half_a_tile", ROWSPLIT, "        ring.wait_full(c.shared + BAR_FULL);\n        ring.next();\n",
+   "        ring.next();\n"},
+  {"wrong_half_emptied", ROWSPLIT, "i == EACH - 1) ring.arrive(", "i == EACH - 1) second.arrive("},
+  {"half_a_tile_cleaned", SOFTMAX, "if (i == TILE_SLOTS - 1) break;", "if (i == 0) break;"},
   {"cp_async_arrives_early", ROWSPLIT, "  cp_async_mbarrier_arrive(full);\n", "  mbarrier_arrive(full);\n"},
   {"cp_async_counts_warps", ROWSPLIT, "LOADERS * (CP_ASYNC ? 32 : 1)", "LOADERS"},
   {"cp_async_rope_as_a_whole", ROWSPLIT, "kv_apart(p) && chunk * 16 >= LATENT_BYTES", "false"},
@@ -108,7 +112,7 @@ static const fault faults[] = {
   {"output_never_rescaled", ROWSPLIT, "  if (!first && (flags.x", "  if (false && (flags.x"},
   {"sums_never_rescaled", SOFTMAX, "    x.sum[i] *= factor;\n", ""},
   {"lse_always_base_2", REQUEST, "lse_base2 * p.lse_factor", "lse_base2"},
-  {"poison_not_cleaned", SOFTMAX_TILE, "  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring.at, thread);\n", ""},
+  {"poison_not_cleaned", SOFTMAX_TILE, "  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring, thread);\n", ""},
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
   {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
@@ -303,6 +307,8 @@ typedef struct trial {
 #define R2 "family=rowsplit,n_tiles=2,combine=few,combine_splits=2"
 #define R3 "family=rowsplit,n_tiles=3,combine=few,combine_splits=8"
 #define R5 "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
+#define RW2 "family=rowsplit,n_tiles=2,wide_tile=1,combine=few,combine_splits=2"
+#define RW "family=rowsplit,n_tiles=5,setmaxnreg=1,wide_tile=1,combine=few,combine_splits=2"
 #define RA "family=rowsplit,n_tiles=3,cp_async=1,combine=few,combine_splits=2"
 #define G1 "family=grouped,n_tiles=1,combine=few,combine_splits=2"
 #define G2 "family=grouped,n_tiles=2,combine=few,combine_splits=4"
@@ -316,9 +322,11 @@ typedef struct trial {
 static const trial trials[] = {
   {SHAPE ",page=16", R2, {250, 37, 64}, {9, 4, 7}, PARENTS, 9, 0, 0},
   {SHAPE, RA, {250, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, PARTS},
+  {SHAPE ",kv=e4m3", RW, {700, 37, 64}, {9, 5, 9}, PARENTS, 1, 0, 0},
   {SHAPE, R5, {250, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 64, PREFIX_ONLY},
   {SHAPE, R3, {300, 250, 20}, {0}, CHAIN, 1, 0, SHORT},
   {"mla:h=2,t=64,qk=192,v=128", R2, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"mla:h=1,t=64,qk=192,v=128,kv=e4m3", RW2, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, PARENTS, 1, 0, 0},
   {"mla:h=2,t=4", R1, {40, 9, 0}, {0}, CHAIN_CSR, 1, 0, FAR},
   {"mla:h=2,t=4,page=16", R1, {40, 9, 0}, {0}, CHAIN_CSR, 1, 0, FAR},

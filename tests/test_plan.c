@@ -114,6 +114,7 @@ static void variants_are_refused(void **state) {
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,kv_rope=1", "kv_rope", "1", "0 for GQA"},
     {SHAPE, "family=rowsplit,combine=few,n_tiles=6", "n_tiles", "6", "1 to 5"},
     {"mla:h=8,t=9", FEW ",wide_tile=1", "wide_tile", "1", "0"},
+    {"mla:h=8,t=9,kv=e4m3", FEW ",wide_tile=1,call=table", "call", "table", "any with wide_tile=1 and three or four row tiles"},
     {"mla:h=8,t=9,kv=e4m3", "family=reference,wide_tile=1", "wide_tile", "set", "its normal value"},
     {"mla:h=8,t=9,kv=e4m3", "family=reference,e4m3_mma=1", "e4m3_mma", "set", "its normal value"},
     {"mla:h=8,t=9,kv=e4m3", FEW ",e4m3_mma=1", "e4m3_mma", "1", "0, or wide_tile=1"},
