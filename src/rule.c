@@ -78,7 +78,7 @@ static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
 static size_t warpsplit_fixed(const dw_shape *shape, const dw_variant *variant) {
   const size_t tiles = (size_t)variant->n_tiles, qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
   const bool held = tiles * (v / 4 + qk / 8 + 10) <= 200;
-  return (tiles * 8 * 12 + 16 + 127) / 128 * 128 + (held ? 0 : qk / 16 * tiles * 256);
+  return (tiles * 8 * (8 + 4 + 4 * 2) + 32 + 127) / 128 * 128 + (held ? 0 : qk / 16 * tiles * 256);
 }
 // A slot of each of its four warps: K or V of 16 tokens.
 static size_t warpsplit_slots(const dw_shape *shape) {

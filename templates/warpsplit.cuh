@@ -24,8 +24,9 @@ constexpr bool Q_HELD = N_TILES * (V / 4 + QK / 8 + 10) <= 200;
 
 // Byte offsets of the parts of shared memory.
 constexpr int MASKS = 0, FIRSTS = MASKS + ROWS * 8;        // see rows_gqa.cuh
-constexpr int PARKED = FIRSTS + ROWS * 4;                  // see park
-constexpr int QUERY = (PARKED + 16 + 127) / 128 * 128;   // [k-step][pair of row tiles][lane] both B fragments of each tile
+constexpr int SEES = FIRSTS + ROWS * 4;                    // [warp][row] u16: which tokens of the warp's tile the row sees, at an edge
+constexpr int PARKED = (SEES + WARPS * ROWS * 2 + 15) / 16 * 16;  // see park
+constexpr int QUERY = (PARKED + 32 + 127) / 128 * 128;   // [k-step][pair of row tiles][lane] both B fragments of each tile
 constexpr int RINGS = QUERY + (Q_HELD ? 0 : K_STEPS * N_TILES * 256);  // [warp][slot]
 constexpr int CTAS_PER_SM = RINGS + 2 * WARPS * SLOT <= 50176 ? 2 : 1;
 constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
@@ -44,14 +45,17 @@ constexpr int ROUND = FIT_PARTS < N_TILES ? FIT_PARTS : N_TILES;  // row tiles t
 static_assert(ROUND >= 1, "a tile of rows of each warp fits");
 #include "rows_gqa.cuh"
 
-// The loop needs all registers there are; what only the end asks for waits in shared memory. c.tiles are the CTA's before, the warp's
-// in between.
+// The loop needs all registers there are. What only the end asks for waits in shared memory, and so does what leads to a table's entry or
+// a mask: the compiler would hold every pointer that follows from it.
 DEV void park(const Cta &c) {
-  sts_u32x4(c.shared + PARKED, u32x4{(u32)c.slot, (u32)c.first_row, (u32)c.request.first_row, (u32)c.tiles.count});
+  sts_u32x4(c.shared + PARKED, u32x4{(u32)c.request.index, (u32)c.request.first_row, (u32)c.slot, (u32)c.first_row});
+  sts_u32(c.shared + PARKED + 16, (u32)c.tiles.count);
 }
-DEV void unpark(Cta &c) {
+DEV Cta unparked(const Cta &c) {
   const u32x4 v = lds_u32x4(c.shared + PARKED);
-  c.slot = v.x, c.first_row = v.y, c.request.first_row = v.z, c.tiles.count = v.w;
+  Cta whole = c;
+  whole.request.index = v.x, whole.request.first_row = v.y, whole.slot = v.z, whole.first_row = v.w;
+  return whole;
 }
 
 // ---- loads ----------------------------------------------------------------------------------------------------
@@ -96,7 +100,7 @@ struct Entries {
 };
 template <int PLANE>
 DEV void ask(const dw_params &p, const Cta &c, int tile, Entries &entries, smem_addr slot) {
-  if (PLANE == KEYS) entries = Entries{entries.next, tile_entry(p, c, tile + 1)};
+  if (PLANE == KEYS) entries = Entries{entries.next, tile_entry(p, unparked(c), tile + 1)};
   if (tile < c.tiles.count) load_tile<PLANE>(p, c, tile, entries.now, slot);
   cp_async_commit();
 }
@@ -198,16 +202,22 @@ DEV void scale_scores(const dw_params &p, const SoftCap &cap, Held &x) {
     }
   }
 }
-// Of a tile with tokens that some row may not see, once its V is there: hides them, and cleans the V.
-DEV void mask_tile(const dw_params &p, const Cta &c, int t0, smem_addr values, Held &x) {
+// Of a tile with tokens that some row may not see. Lane l looks after the rows l, l + 32; before the scores, which need the registers.
+DEV smem_addr sees_place(const Cta &c, int row) { return c.shared + SEES + (warp_id() * ROWS + row) * 2; }
+DEV void look(const dw_params &p, const Cta &c, int t0) {
+#pragma unroll
+  for (int row = lane_id_anew(); row < ROWS; row += 32) sts_u16(sees_place(c, row), (u16)row_sees(p, c, row, t0));
+}
+// Hides them once the tile's V is there, and cleans that.
+DEV void mask_tile(const Cta &c, smem_addr values, Held &x) {
   const int lane = lane_id_anew();
-  u32 sees[(ROWS + 31) / 32], bad = 0;  // lane l looks after the rows l, l + 32
+  u32 bad = 0;
 #pragma unroll
-  for (int k = 0; k < (ROWS + 31) / 32; k++) sees[k] = row_sees(p, c, k * 32 + lane, t0);
-#pragma unroll
-  for (int i = 0; i < N_TILES; i++)
-#pragma unroll
-    for (int k = 0; k < 2; k++) hide_scores(shuffle(sees[i / 4], i % 4 * 8 + 2 * (lane & 3) + k) >> (lane >> 2), k, x.s[i]);
+  for (int i = 0; i < N_TILES; i++) {
+    const u32 sees = lds_u32(sees_place(c, i * 8 + 2 * (lane & 3))) >> (lane >> 2);
+    hide_scores(sees, 0, x.s[i]);
+    hide_scores(sees >> 16, 1, x.s[i]);
+  }
 #pragma unroll 1
   for (int token = 0; token < TILE; token++) {
     bool found = false;
@@ -408,6 +418,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const int t0 = tile_token(c, tile);
     const smem_addr keys = ring + at * SLOT, values = ring + (at + 1) % SLOTS * SLOT;
+    if (is_edge(c, t0)) look(p, unparked(c), t0);
     wait_for_slot();
     score_products(c, keys, x);
     sync_warp();
@@ -415,7 +426,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
     scale_scores(p, cap, x);
     if (is_edge(c, t0)) {
       wait_for_slot();
-      mask_tile(p, c, t0, values, x);
+      mask_tile(c, values, x);
     }
     u32 weights[N_TILES][2];
     weigh(x, weights);
@@ -426,6 +437,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
     at = (at + 2) % SLOTS;
   }
   if (!p.early_launch) grid_dependents_launch();
-  unpark(c);
+  c = unparked(c);
+  c.tiles.count = lds_u32(c.shared + PARKED + 16);
   finish(p, c, x);
 }

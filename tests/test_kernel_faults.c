@@ -203,11 +203,12 @@ static const fault faults[] = {
   {"warp_sums_without_their_factor", WARPSPLIT, "rounded += state[w].z * state[w].x;", "rounded += state[w].z;"},
   {"warp_output_never_rescaled", WARPSPLIT, "x.o[m][i][k] *= factor[k % 2];", "x.o[m][i][k] *= factor[0];"},
   {"warp_maximum_of_a_lane", WARPSPLIT, "max[k] = fmaxf(max[k], shuffle_xor(max[k], d));", "max[k] = fmaxf(max[k], max[k]);"},
-  {"warp_entries_of_the_tile_before", WARPSPLIT, "tile_entry(p, c, tile + 1)}", "tile_entry(p, c, tile)}"},
+  {"warp_entries_of_the_tile_before", WARPSPLIT, "unparked(c), tile + 1)}", "unparked(c), tile)}"},
   {"warp_tile_of_another_warp", WARPSPLIT, "all.first + warp * all.stride", "all.first + (warp ^ 1) * all.stride"},
   {"warp_chunks_not_swapped", WARPSPLIT, "(to ^ first / (8 / SPAN) % SPAN * 16)", "to"},
+  {"warp_masks_in_one_place", WARPSPLIT, "SEES + (warp_id() * ROWS + row) * 2", "SEES + row * 2"},
   {"warp_values_not_cleaned", WARPSPLIT, "      if (found) sts_u32x4(at, clean);\n", ""},
-  {"warp_mask_of_the_other_row", WARPSPLIT, "2 * (lane & 3) + k) >> (lane >> 2), k,", "2 * (lane & 3)) >> (lane >> 2), k,"},
+  {"warp_mask_of_the_other_row", WARPSPLIT, "hide_scores(sees >> 16, 1, x.s[i]);", "hide_scores(sees, 1, x.s[i]);"},
   {"warp_rows_of_the_next_group_written", WARPSPLIT, "    if (row >= c.rows) break;\n", ""},
 };
 

@@ -21,6 +21,19 @@ def bf16(array):
     return dw.view(Device(array), "bf16")
 
 
+def from_e4m3(codes):  # but NaN
+    exponent, mantissa = (codes >> 3 & 15).astype(int), (codes & 7).astype(int)
+    size = np.where(exponent > 0, np.ldexp(8.0 + mantissa, exponent - 10), np.ldexp(mantissa * 1.0, -9))
+    return np.where(codes & 0x80, -size, size)
+
+
+def aligned_e4m3(random, *shape):
+    codes = aligned(int(np.prod(shape))).reshape(shape)
+    codes[...] = random.integers(0, 256, shape, np.uint8)
+    codes[codes & 0x7F == 0x7F] = 0
+    return codes
+
+
 class Problem:
     """A pool, two requests with a tree each, and what is right."""
 
@@ -135,9 +148,7 @@ class E4m3Problem(Problem):
         self.kv[...] = codes
 
     def pool(self):
-        exponent, mantissa = (self.kv >> 3 & 15).astype(int), (self.kv & 7).astype(int)
-        size = np.where(exponent > 0, np.ldexp(8.0 + mantissa, exponent - 10), np.ldexp(mantissa * 1.0, -9))
-        return (np.where(self.kv & 0x80, -size, size) * float(self.scale[0])).reshape(-1, self.kv.shape[-1])
+        return (from_e4m3(self.kv) * float(self.scale[0])).reshape(-1, self.kv.shape[-1])
 
 
 class RecordProblem(E4m3Problem):
@@ -340,14 +351,9 @@ class Narrow(unittest.TestCase):
 
     def test_mla(self):
         p, random = Problem(), np.random.default_rng(4)
-        bits = random.integers(0, 256, p.kv.shape, np.uint8)
-        bits[bits & 0x7f == 0x7f] = 0  # NaN
-        exponent, fraction = bits >> 3 & 15, bits & 7
-        sizes = np.where(exponent > 0, (8 + fraction) * 2.0 ** (exponent.astype(int) - 10), fraction * 2.0**-9)
-        values = np.where(bits & 128, -sizes, sizes)
-        room, scale = aligned(bits.nbytes).reshape(bits.shape), np.zeros(1, np.float32)
-        room[...] = bits
-        p.kv = dw.view(Device(room), "e4m3")
+        bits, scale = aligned_e4m3(random, *p.kv.shape), np.zeros(1, np.float32)
+        values = from_e4m3(bits)
+        p.kv = dw.view(Device(bits), "e4m3")
         with dw.Context() as context:
             kernel = context.kernel(f"{SHAPE},kv=e4m3", dw.Bounds(batch=BATCH, kv_len=LONGEST))
             given = {"q": bf16(p.q), "out": bf16(p.out), "kv": p.kv, "kv_len": Device(p.lengths), "lse": Device(p.lse), "lse_base": "e",
@@ -373,15 +379,18 @@ class Grouped(unittest.TestCase):
     def setUp(self):
         open_gpu()
 
-    def run_layout(self, page, layout):
+    def run_layout(self, page, layout, narrow=False):
+        """narrow: KV in e4m3, with a scale for K and one for V."""
         random = np.random.default_rng(page)
+        make, wrap, read = (aligned_e4m3, lambda a: dw.view(Device(a), "e4m3"), from_e4m3) if narrow else (aligned_bf16, bf16, from_bf16)
+        scales = [np.array([x], np.float32) for x in ((0.015, 0.5) if narrow else (1, 1))]
         heads, group, dim = self.KV_HEADS, self.HEADS // self.KV_HEADS, self.DIM
         pages = BATCH * LONGEST // page
         if layout == "tokens":
-            both = aligned_bf16(random, pages, page, heads, 2 * dim)
+            both = make(random, pages, page, heads, 2 * dim)
             k, v = both[..., :dim], both[..., dim:]
         else:
-            k, v = (aligned_bf16(random, pages, heads, page, dim).transpose(0, 2, 1, 3) for _ in range(2))
+            k, v = (make(random, pages, heads, page, dim).transpose(0, 2, 1, 3) for _ in range(2))
         table = random.permutation(pages).astype(np.int32).reshape(BATCH, -1)
         lengths = np.array(PREFIX, np.int32) + WIDTH
         q = aligned_bf16(random, BATCH * WIDTH, self.HEADS, dim)
@@ -389,19 +398,22 @@ class Grouped(unittest.TestCase):
         lse = np.full((BATCH * WIDTH, self.HEADS), np.nan, np.float32)
         squeeze = (lambda array: array[:, 0]) if page == 1 else (lambda array: array)
         with dw.Context() as context:
-            kernel = context.kernel(f"gqa:h={self.HEADS},hk={heads},d={dim},t={WIDTH},page={page},target=sm_90,limits=sm_120",
-                                    dw.Bounds(batch=BATCH, kv_len=LONGEST))
-            call = kernel.bind(q=bf16(q), out=bf16(out), kv=bf16(squeeze(k)), v=bf16(squeeze(v)), kv_len=Device(lengths), lse=Device(lse),
+            kernel = context.kernel(f"gqa:h={self.HEADS},hk={heads},d={dim},t={WIDTH},page={page},target=sm_90,limits=sm_120"
+                                    + (",kv=e4m3" if narrow else ""), dw.Bounds(batch=BATCH, kv_len=LONGEST))
+            given = {"kv_scale": Device(scales[0]), "v_scale": Device(scales[1])} if narrow else {}
+            call = kernel.bind(**given, q=bf16(q), out=bf16(out), kv=wrap(squeeze(k)), v=wrap(squeeze(v)), kv_len=Device(lengths), lse=Device(lse),
                                lse_base="e", block_table=Device(table), mask=i32(TREES[0] + TREES[1]), mask_kind=dw.Mask.PARENTS,
                                softmax_scale=SCALE, workspace=Device(aligned(kernel.workspace_size)))
-            for name, value in (("v", None), ("v", bf16(squeeze(v)[..., :64])), ("v", bf16(squeeze(v)[:1])), ("kv", bf16(k[..., :1, :]))):
+            short = np.zeros(1, np.float64)
+            for name, value in (("v", None), ("v", wrap(squeeze(v)[..., :64])), ("v", wrap(squeeze(v)[:1])), ("kv", wrap(k[..., :1, :])),
+                                ("v_scale", Device(short)), *([] if narrow else [("kv_scale", Device(scales[0]))])):
                 with self.subTest(name), self.assertRaises(dw.BadArgument) as caught:
                     call.update(**{name: value})
                 self.assertEqual(caught.exception.field, name)
             call.launch()
         for b in range(BATCH):
             slots = [(int(table[b, t // page]), t % page) for t in range(lengths[b])]
-            keys = np.stack([np.concatenate([from_bf16(k[slot]), from_bf16(v[slot])], -1) for slot in slots])
+            keys = np.stack([np.concatenate([read(x[slot]) * float(scale[0]) for x, scale in zip((k, v), scales)], -1) for slot in slots])
             for node in range(WIDTH):
                 seen = sees(TREES[b], node)
                 visible = [TREES[b][node] != -2 and (t < PREFIX[b] or t - PREFIX[b] in seen) for t in range(len(slots))]
@@ -416,6 +428,10 @@ class Grouped(unittest.TestCase):
 
     def test_heads_of_a_page_apart(self):
         self.run_layout(32, "heads")
+
+    def test_e4m3(self):
+        self.run_layout(16, "tokens", narrow=True)
+        self.run_layout(32, "heads", narrow=True)
 
     def test_slots(self):
         self.run_layout(1, "tokens")
