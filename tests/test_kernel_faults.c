@@ -402,7 +402,7 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   spec.sinks = !!(t->special & SINKS);
   spec.soft_cap = t->special & CAP ? 2 : 0;
   spec.q_rope = spec.kv_rope = spec.strided = !!(t->special & PARTS);
-  if (shape.kv == DW_E4M3) spec.kv_scale = 0.5f, spec.v_scale = 3;
+  if (shape.kv == DW_E4M3) spec.kv_scale = 0.5f, spec.v_scale = shape.attention == DW_GQA ? 3 : 0;
   spec.dead_nodes = 1;
   spec.lse_base_e = 1;
   dw__problem *problem = kt_problem(&spec);
