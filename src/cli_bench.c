@@ -61,7 +61,7 @@ static void override_ranges(dw__plan *plan, const dw_bounds *bounds, int ranges)
 static dw_status prepare(const contender *c, const dw__plan_kernel *planned, dw__launch *launch, dw_error *error) {
   *launch = (dw__launch){.grid = {planned->grid[0], planned->grid[1], planned->grid[2]},
                          .block = {planned->block, 1, 1},
-                         .cluster_x = 1,
+                         .cluster_x = planned->cluster ? planned->cluster : 1,
                          .dynamic_shared = planned->dynamic_shared,
                          .dependent = planned->dependent};
   return dw__module_function(c->module, planned->entry, planned->dynamic_shared, &launch->function, error);

@@ -899,7 +899,7 @@ static dw_status prepare(const loaded *image, const dw__plan_kernel *planned, dw
   *launch = (dw__launch){
     .grid = {planned->grid[0], planned->grid[1], planned->grid[2]},
     .block = {planned->block, 1, 1},
-    .cluster_x = 1,
+    .cluster_x = planned->cluster ? planned->cluster : 1,
     .dynamic_shared = planned->dynamic_shared,
     .dependent = planned->dependent,
   };

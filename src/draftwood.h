@@ -116,12 +116,12 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
-// ROWSPLIT (for MLA), GROUPED and WARPSPLIT (for GQA), the tensor-core kernels, keep the results of KV ranges as fp16 until they are merged.
-// With fp16 and e4m3 KV that holds all there is (a scale comes after the merge). With records, whose scales may be of any size, the results
-// are fp32; scales are held from 2^-54 (with fewer bits from 2^-64) to 2^97, and a row that sees a larger one is NaN.
+// ROWSPLIT and DIMSPLIT (for MLA), GROUPED and WARPSPLIT (for GQA), the tensor-core kernels, keep the results of KV ranges as fp16 until they
+// are merged. With fp16 and e4m3 KV that holds all there is (a scale comes after the merge). With records, whose scales may be of any size, the
+// results are fp32; scales are held from 2^-54 (with fewer bits from 2^-64) to 2^97, and a row that sees a larger one is NaN.
 // With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
 // Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
-typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED, DW_WARPSPLIT } dw_family;
+typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED, DW_WARPSPLIT, DW_DIMSPLIT } dw_family;
 // What all calls of a kernel have in common. TABLE: addressing by block table, kv_len counts the drafts, every request has the same
 // number of rows (no qo_indptr), AUTO split; some 0.3 us less a call than ANY, which serves everything.
 typedef enum dw_call { DW_CALL_ANY, DW_CALL_TABLE } dw_call;

@@ -68,7 +68,10 @@ double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *sha
   const unsigned *grid = plan.kernels[0].grid;
   const double ctas = (double)grid[0] * grid[1] * grid[2], sms = b->sm_count, used = fmin(ctas, sms);
   const double waves = ceil(ctas / sms), tiles = ceil(bounds.kv_len / 16.0), each = ceil(tiles / plan.ranges);
-  const double rows = shape->width * shape->heads / (double)shape->kv_heads, row_tiles = fmin(variant->n_tiles, ceil(rows / 8));
+  const double rows = shape->width * shape->heads / (double)shape->kv_heads;
+  const double ctas_a_tile =
+    variant->family == DW_DIMSPLIT ? 2 : 1;  // that share a row tile's products, half of the dimensions each
+  const double row_tiles = fmin(variant->n_tiles, ceil(rows / 8)) / ctas_a_tile;
   const double row_tile_flop = 16.0 * 8 * 2 * (shape->head_dim_qk + shape->head_dim_v);
   const double wide = variant->n_tiles > 2 && !variant->setmaxnreg ? m->wide_factor : 1;
   // Kernels without matrix instructions: 256 FLOP a clock, a quarter of that in sight of memory.

@@ -93,7 +93,8 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   main->grid[0] = (unsigned)split.groups;
   main->grid[1] = (unsigned)split.ranges;
   main->grid[2] = (unsigned)bounds->batch;
-  main->block = variant->family == DW_ROWSPLIT ? 512 : 128;
+  main->block = variant->family == DW_ROWSPLIT || variant->family == DW_DIMSPLIT ? 512 : 128;
+  if (variant->family == DW_DIMSPLIT) main->cluster = 2, main->grid[0] *= 2;
   if (dw__is_for_gqa(variant->family)) main->grid[0] *= (unsigned)shape->kv_heads;
   plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
   add_combine(shape, variant, bounds, plan);

@@ -13,7 +13,8 @@
 typedef struct dw__plan_kernel {
   const char *entry;  // "dw_verify", "dw_combine" ...
   unsigned grid[3];
-  unsigned block;  // threads
+  unsigned block;    // threads
+  unsigned cluster;  // CTAs along x, 0 as 1
   size_t dynamic_shared;
   bool dependent;  // programmatic stream serialisation
 } dw__plan_kernel;

@@ -12,7 +12,7 @@ static int most(int a, int b) { return a > b ? a : b; }
 
 static bool is_gqa(const dw_shape *shape) { return shape->attention == DW_GQA; }
 bool dw__is_for_gqa(int family) { return family == DW_GROUPED || family == DW_WARPSPLIT; }
-bool dw__is_fast(int family) { return family == DW_ROWSPLIT || dw__is_for_gqa(family); }
+bool dw__is_fast(int family) { return family >= DW_ROWSPLIT; }
 // Tiles of 8 query rows that read the same KV: of a request, or of one of its KV heads.
 static int row_tiles(const dw_shape *shape) {
   return dw__ceil_div((long long)shape->width * shape->heads / shape->kv_heads, 8);
@@ -74,6 +74,16 @@ static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
   return used + (budget - used >= key ? key : 0);
 }
 
+// The layout of templates/dimsplit.cuh in the same order.
+static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) {
+  const size_t tiles = (size_t)variant->n_tiles, rows = 8 * tiles, slots = 4, buffers = 2;
+  const size_t owned = tiles == 9 ? 36 : (tiles + 1) / 2 * 8;
+  const size_t ring = slots * 32 * ((size_t)shape->head_dim_qk + 16), scores = (1 + buffers) * owned * 128;
+  const size_t weights = buffers * rows * 64, rescale = buffers * (rows * 4 + 32), poison = 16 + 16, final = rows * 4;
+  const size_t barriers = 8 * (2 * slots + 2 + 4 * buffers + 1);
+  return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
+}
+
 // What comes before the rings of templates/warpsplit.cuh: rows, and q where the registers do not hold it.
 static size_t warpsplit_fixed(const dw_shape *shape, const dw_variant *variant) {
   const size_t tiles = (size_t)variant->n_tiles, qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
@@ -98,6 +108,7 @@ size_t dw_shared_bytes(const dw_shape *shape, const dw_variant *variant) {
   if (!shape || !variant) return 0;
   switch (variant->family) {
     case DW_ROWSPLIT: return rowsplit_shared(shape, variant);
+    case DW_DIMSPLIT: return dimsplit_shared(shape, variant);
     case DW_GROUPED: return grouped_shared(shape, variant);
     case DW_WARPSPLIT: return warpsplit_shared(shape, variant);
     default: return 0;
@@ -149,6 +160,24 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
                     "the ring and the scores of this many rows do not fit a block");
   }
   if (v->setmaxnreg && (s->target == 100 || s->target == 103)) return no(e, "setmaxnreg", 1, "0", "not proved on this target");
+  return DW_OK;
+}
+
+static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
+  if (dw__dtype_size(s->kv) == 1)
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_E4M3 ? "e4m3" : "record656", "the type of q",
+                    "rowsplit is the family for KV in e4m3");
+  if (s->target != 90 && s->target < 120)
+    return no(e, "target", s->target, "sm_90, or sm_120 and later",
+              "dimsplit needs clusters, and moves registers between warp roles");
+  if (!v->setmaxnreg)
+    return no(e, "setmaxnreg", 0, "1", "q of 72 rows and half of their output do not fit equal shares of the registers");
+  if (v->n_tiles < 2) return no(e, "n_tiles", v->n_tiles, "2 to 9", "both CTAs of a pair finish rows");
+  if (s->head_dim_v != 128 && s->head_dim_v != 256 && s->head_dim_v != 512)
+    return no(e, "v", s->head_dim_v, "128, 256 or 512", "the output warps share half of the dimensions in pairs of 16");
+  if (s->head_dim_qk % 64 || s->head_dim_qk > 576)
+    return no(e, "qk", s->head_dim_qk, "a multiple of 64, up to 576", "two CTAs share the dimensions in pairs of 16");
   return DW_OK;
 }
 
@@ -218,6 +247,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
                                   : "cp_async",
                     "set", "its normal value", "only rowsplit has this parameter");
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
+  if (v->family == DW_DIMSPLIT) return dimsplit_applicable(s, v, e);
   if (dw__is_for_gqa(v->family)) return gqa_applicable(s, v, e);
   if (v->setmaxnreg || v->n_tiles != 1)
     return dw__fail(e, DW_NOT_APPLICABLE, v->setmaxnreg ? "setmaxnreg" : "n_tiles", "set", "its normal value",
@@ -241,6 +271,7 @@ dw_status dw_compile_target(const dw_shape *s, const dw_variant *v, char text[16
 typedef struct load {
   int rows, row_tiles, tiles;  // tiles: of one request
   double tiles_per_sm;
+  bool for_pairs;  // long enough for dimsplit
 } load;
 
 #define SHORT_LOAD 1.5   // below: latency decides; small CTAs, few tiles each
@@ -248,10 +279,14 @@ typedef struct load {
 #define LONG_LOAD \
   8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
 
+// Prefixes of 20,000 tokens and more. dimsplit gains 5 % from 23k on, at batch 1 as at 8; at 5.7k it gains nothing or loses 3 %, at 1k 15 %.
+#define PAIR_TILES 1250
+
 static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
   load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles = dw__ceil_div(bounds->kv_len, 16)};
   // FIXED: one choice for every length and batch, so that a request has the same bits in all of them.
   l.tiles_per_sm = bounds->split_tokens ? LONG_LOAD : (double)l.tiles * bounds->batch / bounds->sm_count;
+  l.for_pairs = !bounds->split_tokens && l.tiles >= PAIR_TILES && l.tiles_per_sm >= LONG_LOAD;
   return l;
 }
 
@@ -268,9 +303,9 @@ static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
 }
 
 // One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
-static int choose_ranges(const load *l, const dw_bounds *bounds, int groups) {
-  int ranges = most(1, bounds->sm_count / (groups * bounds->batch));
-  const int tiles_each = groups >= 4 ? 4 : 2;
+static int choose_ranges(const load *l, const dw_bounds *bounds, int ctas) {  // ctas: of a range
+  int ranges = most(1, bounds->sm_count / (ctas * bounds->batch));
+  const int tiles_each = ctas >= 4 ? 4 : 2;
   ranges = least(ranges, most(1, dw__ceil_div(l->tiles, tiles_each)));
   if (l->tiles_per_sm < LONG_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
   return ranges;
@@ -291,7 +326,7 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
   if (bounds->split_tokens) s.ranges = dw__ceil_div(bounds->kv_len, bounds->split_tokens);
   else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
   else if (dw__is_for_gqa(variant->family)) s.ranges = choose_gqa_ranges(shape, &l, variant, bounds, s.groups);
-  else s.ranges = choose_ranges(&l, bounds, s.groups);
+  else s.ranges = choose_ranges(&l, bounds, variant->family == DW_DIMSPLIT ? 2 * s.groups : s.groups);
   return s;
 }
 
@@ -341,6 +376,16 @@ static bool applicable(const dw_shape *shape, const dw_variant *variant) {
 
 static int way_to_combine(const dw_shape *shape) { return shape->head_dim_v % 128 ? DW_COMBINE_FEW : DW_COMBINE_MANY; }
 
+// A pair of CTAs for as many rows as it holds.
+static dw_variant pair_kernel(const dw_shape *shape) {
+  const int tiles = row_tiles(shape);
+  return (dw_variant){.family = DW_DIMSPLIT,
+                      .n_tiles = dw__ceil_div(tiles, dw__ceil_div(tiles, 9)),
+                      .setmaxnreg = 1,
+                      .combine = way_to_combine(shape),
+                      .combine_splits = 8};
+}
+
 // Row tiles of a KV head up to which the rule table takes warpsplit for GQA: 0 until it has been measured, then likely 5.
 #define WARPSPLIT_ROW_TILES 0
 
@@ -362,6 +407,9 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   v.wide_tile = dw__dtype_size(shape->kv) == 1 && (v.setmaxnreg || v.n_tiles < 5);
   if (spills_for_tables(shape, &v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
   if (is_gqa(shape)) v = gqa_kernel(shape, l->row_tiles, l->row_tiles <= WARPSPLIT_ROW_TILES ? DW_WARPSPLIT : DW_GROUPED);
+  // One or two pairs of up to 72 rows, as measured: rowsplit pads these to 80, and of fewer it reads the KV once.
+  const dw_variant pair = pair_kernel(shape);
+  if (l->for_pairs && l->row_tiles <= 18 && pair.n_tiles == 9 && applicable(shape, &pair)) return pair;
   if (applicable(shape, &v)) return v;
   return (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = way_to_combine(shape), .combine_splits = 8};
 }
@@ -399,7 +447,7 @@ void dw__variant_add_features(dw_variant *v, int features) {
   v->kv_rope |= (features & DW_WITH_KV_ROPE) != 0;
 }
 
-// The kernels of the four kinds of load, for GQA both families, each with every way to combine that its rows allow.
+// The kernels of the four kinds of load and the pair, for GQA both families, each with every way to combine that its rows allow.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
   if (!variant) return DW_BAD_ARGUMENT;
   const dw_status s = dw_shape_check(shape, NULL);
@@ -414,6 +462,7 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
     while (k < count && memcmp(&kernels[k], &v, sizeof v)) k++;
     if (k == count) kernels[count++] = v;
   }
+  if (!is_gqa(shape) && row_tiles(shape) > 1) kernels[count++] = pair_kernel(shape);
   for (int family = DW_GROUPED; family <= DW_WARPSPLIT && is_gqa(shape); family++) {
     const dw_variant v = gqa_kernel(shape, row_tiles(shape), family);
     if (v.family != kernels[0].family) kernels[count++] = v;

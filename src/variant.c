@@ -3,8 +3,13 @@
 
 #include <string.h>
 
-static const dw__name family_names[] = {{"reference", DW_REFERENCE}, {"split", DW_SPLIT},         {"rowsplit", DW_ROWSPLIT},
-                                        {"grouped", DW_GROUPED},     {"warpsplit", DW_WARPSPLIT}, {NULL, 0}};
+static const dw__name family_names[] = {{"reference", DW_REFERENCE},
+                                        {"split", DW_SPLIT},
+                                        {"rowsplit", DW_ROWSPLIT},
+                                        {"grouped", DW_GROUPED},
+                                        {"warpsplit", DW_WARPSPLIT},
+                                        {"dimsplit", DW_DIMSPLIT},
+                                        {NULL, 0}};
 static const dw__name combine_names[] = {
   {"none", DW_COMBINE_NONE}, {"few", DW_COMBINE_FEW}, {"many", DW_COMBINE_MANY}, {NULL, 0}};
 static const dw__name call_names[] = {{"any", DW_CALL_ANY}, {"table", DW_CALL_TABLE}, {NULL, 0}};

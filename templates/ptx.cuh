@@ -427,6 +427,11 @@ DEV void st_async_u32(smem_addr a, u32 v, smem_addr bar) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(a), "r"(v), "r"(bar)
                : "memory");
 }
+DEV void st_async_u32x2(smem_addr a, u32x2 v, smem_addr bar) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(a), "r"(v.x),
+               "r"(v.y), "r"(bar)
+               : "memory");
+}
 DEV void st_async_u32x4(smem_addr a, u32x4 v, smem_addr bar) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(a),
                "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar)

@@ -142,7 +142,10 @@ template <int L, int T>
 DEV void softmax_cap(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x) {
 #pragma unroll
   for (int i = 0; i < x.ALL; i++)
-    if (fabsf(x.product[i]) > cap.most) x.s[i] = soft_cap(p, cap, x.product[i]) + (KV_RECORD ? x.exponent[i] : 0.f);
+    if (fabsf(x.product[i]) > cap.most) {
+      const float capped = soft_cap(p, cap, x.product[i]);
+      x.s[i] = KV_RECORD ? capped + x.exponent[i] : capped;
+    }
 }
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>

@@ -14,8 +14,8 @@
 @ param.string("out", formats)
 @ param.int("target", 80)
 @ param.int("limits", 0)
-@ param.string("family", {"reference", "split", "rowsplit", "grouped", "warpsplit"})
-@ param.int("n_tiles", 1, family == "grouped" and 8 or 5)
+@ param.string("family", {"reference", "split", "rowsplit", "grouped", "warpsplit", "dimsplit"})
+@ param.int("n_tiles", 1, ({grouped = 8, dimsplit = 9})[family] or 5)
 @ param.flag("setmaxnreg")
 @ param.string("combine", {"none", "few", "many"})
 @ param.int("combine_splits", 1)
@@ -30,8 +30,8 @@
 @ param.flag("kv_rope")
 @ param.string("tree")
 @ param.int("shared_bytes", 0)
-@ local of_gqa = family == "grouped" or family == "warpsplit"
-@ assert(not of_gqa and family ~= "rowsplit" or of_gqa == (attention == "gqa"), "family: rowsplit serves mla, grouped and warpsplit gqa")
+@ local serves = {rowsplit = "mla", dimsplit = "mla", grouped = "gqa", warpsplit = "gqa"}
+@ assert((serves[family] or attention) == attention, "family: rowsplit and dimsplit serve mla, grouped and warpsplit gqa")
 @ assert((family == "reference") == (combine == "none"), "combine: only reference goes without")
 @ local function bool(x) return x and "true" or "false" end
 @ local seen, nodes = {}, {}  -- what each node of the tree sees, as bits
@@ -68,7 +68,7 @@ constexpr bool WITH_Q_ROPE = ${bool(q_rope)}, WITH_KV_ROPE = ${bool(kv_rope)};
 @ if family == "reference" then
 #include "reference.cuh"
 @ else
-constexpr int TILE = ${wide_tile and 32 or 16};  // tokens
+constexpr int TILE = ${(wide_tile or family == "dimsplit") and 32 or 16};  // tokens
 #include "schedule.cuh"
 constexpr bool PARTIAL_F16 = ${bool(family ~= "split" and not record)};
 #include "combine.cuh"
@@ -76,13 +76,11 @@ constexpr bool PARTIAL_F16 = ${bool(family ~= "split" and not record)};
 #include "split.cuh"
 @   else
 constexpr int N_TILES = ${n_tiles};
-@     if family == "rowsplit" then
+@     if attention == "mla" then
 constexpr bool CP_ASYNC = ${bool(cp_async)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
-#include "rowsplit.cuh"
-@     else
-#include "${family}.cuh"
 @     end
+#include "${family}.cuh"
 static_assert(SHARED_BYTES == ${shared_bytes}, "the plan's shared memory is the kernel's");
 @   end
 

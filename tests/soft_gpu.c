@@ -35,7 +35,7 @@ typedef struct function {
 
 typedef struct launch {
   const function *kernel;
-  unsigned grid[3], block[3];
+  unsigned grid[3], block[3], cluster;
   size_t shared;
   _Alignas(16) unsigned char params[4096];  // what the driver allows
 } launch;
@@ -198,7 +198,7 @@ static int run(const launch *l) {
                          .params = l->params,
                          .grid = {l->grid[0], l->grid[1], l->grid[2]},
                          .block = {l->block[0], l->block[1], l->block[2]},
-                         .cluster = {1, 1, 1},
+                         .cluster = {l->cluster, 1, 1},
                          .shared_bytes = l->shared};
   dw_host_report *report = calloc(1, sizeof *report);
   report->size = sizeof *report;
@@ -207,9 +207,10 @@ static int run(const launch *l) {
   return result;
 }
 
-static int submit(void *function_, const unsigned *grid, const unsigned *block, size_t shared, void *stream_, void **params) {
+static int submit(void *function_, const unsigned *grid, const unsigned *block, unsigned cluster, size_t shared, void *stream_,
+                  void **params) {
   stream *s = stream_;
-  launch l = {.kernel = function_, .shared = shared};
+  launch l = {.kernel = function_, .cluster = cluster, .shared = shared};
   memcpy(l.grid, grid, sizeof l.grid);
   memcpy(l.block, block, sizeof l.block);
   if (l.kernel->param_bytes > sizeof l.params) return INVALID_VALUE;
@@ -227,13 +228,16 @@ EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
                           unsigned shared, void *s, void **params, void **extra) {
   const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
   (void)extra;
-  return submit(f, grid, block, shared, s, params);
+  return submit(f, grid, block, 1, shared, s, params);
 }
 
 EXPORT int cuLaunchKernelEx(const dw__cu_launch *l, void *f, void **params, void **extra);
 EXPORT int cuLaunchKernelEx(const dw__cu_launch *l, void *f, void **params, void **extra) {
+  unsigned cluster = 1;
   (void)extra;
-  return submit(f, l->grid, l->block, l->shared, l->stream, params);
+  for (unsigned i = 0; i < l->attribute_count; i++)
+    if (l->attributes[i].id == DW__CU_LAUNCH_CLUSTER) cluster = l->attributes[i].value.cluster.x;
+  return submit(f, l->grid, l->block, cluster, l->shared, l->stream, params);
 }
 
 EXPORT int cuStreamBeginCapture_v2(void *stream_, int mode);

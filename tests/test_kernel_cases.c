@@ -34,6 +34,7 @@
 #define FEW "family=rowsplit,n_tiles=2,combine=few,combine_splits=4"
 #define MANY "family=rowsplit,n_tiles=2,combine=many,combine_splits=8"
 #define FIVE "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=8"
+#define PAIR "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=4"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
 
@@ -338,7 +339,7 @@ static void zero_unused(dw__problem *problem) {
 // NaN and infinity in every slot that is no token's, and in drafts that no node sees: the bits of a run with zeros there.
 static void a08_poison_out_of_sight(void **state) {
   (void)state;
-  static const char *const variants[] = {FEW,   MANY,     FIVE, "family=rowsplit,n_tiles=3,combine=few,combine_splits=4",
+  static const char *const variants[] = {FEW,   MANY,     FIVE, PAIR, "family=rowsplit,n_tiles=3,combine=few,combine_splits=4",
                                          SPLIT, REFERENCE};
   static const int near_page[] = {15, 16, 17};
   dw_shape shape = kt_shape(SMALL ",page=16");
@@ -373,7 +374,7 @@ static void a08_poison_out_of_sight(void **state) {
 // The latent or the rope part alone, one element alone: a hidden token is not finite in some way.
 static void a08_one_bad_element(void **state) {
   (void)state;
-  static const char *const variants[] = {FEW, FIVE, "family=rowsplit,n_tiles=3,combine=few,combine_splits=4"};
+  static const char *const variants[] = {FEW, FIVE, PAIR, "family=rowsplit,n_tiles=3,combine=few,combine_splits=4"};
   static const int elements[] = {0, 77, 255, 256, 319};
   for (int i = 0; i < COUNT(variants); i++)
     for (int k = 0; k < COUNT(elements); k++)
@@ -409,7 +410,7 @@ static void a08_poison_in_slots_used_again(void **state) {
 // A chain without a mask: poison in drafts from `first` on reaches none of the rows before.
 static void a24_drafts_do_not_see_the_future(void **state) {
   (void)state;
-  static const char *const variants[] = {FEW, MANY, FIVE, SPLIT, REFERENCE};
+  static const char *const variants[] = {FEW, MANY, FIVE, PAIR, SPLIT, REFERENCE};
   static const int prefix[] = {20, 0, 7};
   dw_shape shape = kt_shape(SMALL);
   for (int i = 0; i < COUNT(variants); i++)
@@ -435,10 +436,35 @@ static void a24_drafts_do_not_see_the_future(void **state) {
     }
 }
 
+// The same for one draft alone, which all rows but the first see: a CTA cleans it for rows that it does not finish itself.
+static void a24_one_poisoned_draft(void **state) {
+  (void)state;
+  static const char *const variants[] = {FEW, FIVE, PAIR};
+  int prefix = 20;
+  dw_shape shape = kt_shape(SMALL);
+  for (int i = 0; i < COUNT(variants); i++) {
+    dw__problem_spec spec = kt_spec(&shape, 1, &prefix, NULL);
+    dw__problem *problem = kt_problem(&spec);
+    const kt_kernel *kernel = kt_kernel_of(SMALL, variants[i]);
+    dw_bounds bounds = kt_bounds(problem);
+    kt_note("%s", variants[i]);
+    kt_solve(problem);
+    kt_result clean = kt_take_run(kernel, &bounds, problem);
+    kt_check(problem);
+    kt_fill_token(problem, 0, prefix + 1, NAN);
+    kt_result poisoned = kt_take_run(kernel, &bounds, problem);
+    kt_assert_same_rows(&clean, 0, &poisoned, 0, 1);
+    for (int row = 8; row < 9 * 8; row++) assert_true(isnan(poisoned.lse[row]));
+    kt_drop(&clean);
+    kt_drop(&poisoned);
+    dw__problem_free(problem);
+  }
+}
+
 // A dead node sees not even the prefix: NaN there does not reach it.
 static void a24_dead_nodes_and_poisoned_prefix(void **state) {
   (void)state;
-  static const char *const variants[] = {FEW, MANY, FIVE, SPLIT, REFERENCE};
+  static const char *const variants[] = {FEW, MANY, FIVE, PAIR, SPLIT, REFERENCE};
   static const int prefix[] = {20, 20};
   dw_shape shape = kt_shape(SMALL);
   for (int i = 0; i < COUNT(variants); i++) {
@@ -461,7 +487,7 @@ static void a24_dead_nodes_and_poisoned_prefix(void **state) {
 // |q . k| up to 1e4 and beyond: softmax of a few, rows whose maximum rises tile after tile, and scores far below the maximum.
 static void large_scores(void **state) {
   (void)state;
-  static const char *const variants[] = {FEW, MANY, FIVE, SPLIT, REFERENCE};
+  static const char *const variants[] = {FEW, MANY, FIVE, PAIR, SPLIT, REFERENCE};
   static const double factors[] = {30, 300};
   int prefix = 150;
   dw_shape shape = kt_shape(SMALL);
@@ -1534,6 +1560,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a08_one_bad_element),
     cmocka_unit_test(a08_poison_in_slots_used_again),
     cmocka_unit_test(a24_drafts_do_not_see_the_future),
+    cmocka_unit_test(a24_one_poisoned_draft),
     cmocka_unit_test(a24_dead_nodes_and_poisoned_prefix),
     cmocka_unit_test(large_scores),
     cmocka_unit_test(large_and_small_values),

@@ -27,9 +27,10 @@
 #define FEW "family=rowsplit,n_tiles=2,combine=few,combine_splits=4"
 #define MANY "family=rowsplit,n_tiles=2,combine=many,combine_splits=8"
 #define FIVE "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=8"
+#define PAIR "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=4"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
-static const char *const all_variants[] = {FEW, MANY, FIVE, SPLIT, REFERENCE};
+static const char *const all_variants[] = {FEW, MANY, FIVE, PAIR, SPLIT, REFERENCE};
 
 static const dw_mask forms[] = {DW_MASK_PARENTS, DW_MASK_BITS, DW_MASK_BYTES_QLEN, DW_MASK_BYTES_FULL, DW_MASK_BIAS_F32};
 static const dw_mask matrices[] = {DW_MASK_BITS, DW_MASK_BYTES_QLEN, DW_MASK_BYTES_FULL, DW_MASK_BIAS_F32};

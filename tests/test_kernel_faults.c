@@ -10,6 +10,7 @@
 #include "rule.h"
 
 #define ROWSPLIT "rowsplit.cuh"
+#define DIMSPLIT "dimsplit.cuh"
 #define ROLES "roles.cuh"
 #define SOFTMAX "softmax.cuh"
 #define SOFTMAX_TILE "softmax_tile.cuh"
@@ -26,7 +27,7 @@ typedef struct fault {
 } fault;
 
 // Names that begin with gqa_: found by problems of GQA on grouped, with gqa_e4m3_ by those with KV in e4m3, with warp_: on warpsplit, with
-// record_: of records.
+// record_: of records, with pair_: by dimsplit.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -64,6 +65,26 @@ static const fault faults[] = {
    "#pragma unroll 1\n  for (int s0 = 0; s0 < x.ranges; s0 += RANGES)",
    "  float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};\n  if (row >= r.rows()) return;\n"
    "  for (int s0 = 0; s0 < x.ranges; s0 += RANGES)"},
+  // A pair of CTAs.
+  {"pair_does_not_meet", DIMSPLIT, "  cluster_wait();\n  if (warp < FIRST_OUTPUT_WARP)", "  if (warp < FIRST_OUTPUT_WARP)"},
+  {"pair_arrives_where_nobody_waits", DIMSPLIT, "if (lane_id() == 0 && !last)", "if (lane_id() == 0)"},
+  {"pair_own_scores_not_waited_for", DIMSPLIT, "    own.wait_full(c.shared + BAR_OWN_FULL);\n", ""},
+  {"pair_sent_scores_not_waited_for", DIMSPLIT, "    sent.wait_full(c.shared + BAR_SENT_FULL);\n", ""},
+  {"pair_own_scores_overwritten", DIMSPLIT, "    if (tile) own.wait_empty(c.shared + BAR_OWN_EMPTY);\n", ""},
+  {"pair_sent_scores_overwritten", DIMSPLIT, "      if (tile >= SENT_BUFFERS) sent.wait_empty(c.shared + BAR_SENT_EMPTY);\n",
+   ""},
+  {"pair_weights_not_waited_for", DIMSPLIT, "  weights.wait_full(c.shared + BAR_WEIGHTS_FULL);\n", ""},
+  {"pair_weights_overwritten", DIMSPLIT, "    if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);\n",
+   ""},
+  {"pair_weights_of_one_cta_alone_read", DIMSPLIT, ": at < BAR_FINAL         ? OUTPUT_THREADS + OUTPUT_WARPS",
+   ": at < BAR_FINAL         ? OUTPUT_THREADS"},
+  {"pair_bytes_not_announced", DIMSPLIT, "of_rank(c.rank, weight_bytes(1), weight_bytes(0))",
+   "of_rank(c.rank, weight_bytes(1), 0)"},
+  {"pair_sums_not_waited_for", DIMSPLIT, "  mbarrier_wait(c.shared + BAR_FINAL, 0);\n", ""},
+  {"pair_range_ends_unmasked", SOFTMAX, "TILE > 16 && left < TILE ? (1u << left) - 1 : ~0u;", "~0u;"},
+  {"pair_ninth_tile_not_rescaled", DIMSPLIT, "high.w & 1, any & 2};", "high.w & 1, 0};"},
+  {"pair_rope_of_the_other", DIMSPLIT, "bulk_load(to + LATENT_BYTES, rope + rank * ROPE_BYTES",
+   "bulk_load(to + LATENT_BYTES, rope + (1 - rank) * ROPE_BYTES"},
   // Addresses.
   {"wrong_page", REQUEST, "const int column = t / PAGE;", "const int column = (t + 1) / PAGE;"},
   {"wrong_token_in_page", REQUEST, "(table ? t : entry) % PAGE", "(table ? t + 1 : entry) % PAGE"},
@@ -132,7 +153,7 @@ static const fault faults[] = {
   {"record_factor_not_finite", RECORD, "fabsf(scale[g]) < SCALE_LIMIT ? scale[g] * unit : 0.f", "scale[g] * unit"},
   {"record_sum_of_scaled_weights", SOFTMAX, "KV_RECORD ? weights[i] * unit[i] : weights[i]", "weights[i]"},
   {"record_scores_without_exponents", SOFTMAX, "    if (KV_RECORD) x.s[i] += x.exponent[i];\n", ""},
-  {"record_capped_without_exponents", SOFTMAX, " + (KV_RECORD ? x.exponent[i] : 0.f);", ";"},
+  {"record_capped_without_exponents", SOFTMAX, "= KV_RECORD ? capped + x.exponent[i] : capped;", "= capped;"},
   {"record_exponents_of_other_tokens", ROWSPLIT, "(i / T * 16 + score_token(x.position + i % T)) * 8",
    "(i / T * 16 + x.position + i % T) * 8"},
   {"record_rows_of_the_next_group_written", RECORD, "if (row < c.rows) stg_cg_v2", "stg_cg_v2"},
@@ -309,6 +330,8 @@ typedef struct trial {
 #define R5 "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
 #define RW2 "family=rowsplit,n_tiles=2,wide_tile=1,combine=few,combine_splits=2"
 #define RW "family=rowsplit,n_tiles=5,setmaxnreg=1,wide_tile=1,combine=few,combine_splits=2"
+#define P5 "family=dimsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
+#define P9 "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=2"
 #define RA "family=rowsplit,n_tiles=3,cp_async=1,combine=few,combine_splits=2"
 #define G1 "family=grouped,n_tiles=1,combine=few,combine_splits=2"
 #define G2 "family=grouped,n_tiles=2,combine=few,combine_splits=4"
@@ -335,6 +358,10 @@ static const trial trials[] = {
   {SHAPE, R5, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, DW_MASK_BIAS_F32, DW_CSR, 1, 0, WINDOW},
   {SHAPE, R2, {70, 20, 0}, {9, 4, 7}, CHAIN_CSR, 1, 0, PREFIX_ONLY | ELSEWHERE | CAP},
+  {SHAPE, P9, {300, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 208, PREFIX_ONLY},
+  {SHAPE, P9, {250, 0, 5}, {0}, PARENTS, 1, 0, WINDOW | POSITIONS},
+  {SHAPE, P5, {300, 70, 20}, {0}, CHAIN, 1, 0, 0},
+  {"mla:h=2,t=64,qk=192,v=128", P9, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {REC ",page=16", R2 ",wide_tile=1", {250, 37, 64}, {9, 4, 7}, PARENTS, 9, 0, CAP},
   {"mla:h=2,t=64,kv=record656", R5 ",wide_tile=1", {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=6,hk=2,t=9,d=64,page=16", G2, {500, 37, 64}, {9, 4, 7}, PARENTS, 5, 0, 0},
@@ -436,14 +463,15 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
 }
 
 // What problems are of, and what finds a fault.
-typedef enum kind { MLA, GQA, GQA_E4M3, GQA_WARPSPLIT, RECORDS, KINDS } kind;
+typedef enum kind { MLA, GQA, GQA_E4M3, GQA_WARPSPLIT, RECORDS, PAIRS, KINDS } kind;
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 static kind kind_of_trial(const trial *t) {
   if (begins(t->shape, "gqa:") && strstr(t->shape, "kv=e4m3")) return GQA_E4M3;
   if (begins(t->shape, "gqa:")) return begins(t->variant, "family=warpsplit") ? GQA_WARPSPLIT : GQA;
-  return strstr(t->shape, "record656") ? RECORDS : MLA;
+  return begins(t->variant, "family=dimsplit") ? PAIRS : strstr(t->shape, "record656") ? RECORDS : MLA;
 }
 static kind kind_of_fault(const char *name) {
+  if (begins(name, "pair_")) return PAIRS;
   if (begins(name, "gqa_e4m3_")) return GQA_E4M3;
   return begins(name, "gqa_") ? GQA : begins(name, "warp_") ? GQA_WARPSPLIT : begins(name, "record_") ? RECORDS : MLA;
 }

@@ -17,6 +17,8 @@ static const char *const variants[] = {
   "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=many,combine_splits=24",
   "family=rowsplit,n_tiles=5,combine=many,combine_splits=16",
   "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=8",
+  "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=8",
+  "family=dimsplit,n_tiles=3,setmaxnreg=1,combine=many,combine_splits=8",
 };
 static const int prefixes[8] = {37, 100, 0, 65, 16, 250, 1, 48}, ragged[8] = {9, 4, 9, 0, 1, 7, 9, 2};
 
@@ -122,12 +124,13 @@ static void fixed_bits_do_not_depend_on_row_tiles(void **state) {
   spec.q_scale = 3;
   dw__problem *problem = kt_problem(&spec);
   dw_bounds bounds = fixed(problem, 48);
-  for (int combine = 0; combine < 2; combine++) {
+  for (int way = 0; way < 4; way++) {
+    const bool pair = way & 1;
     kt_result first = {0};
-    for (int n = 0; n < 10; n++) {
+    for (int n = 0; n < (pair ? 8 : 10); n++) {
       char text[128];
-      snprintf(text, sizeof text, "family=rowsplit,n_tiles=%d,setmaxnreg=%d,combine=%s,combine_splits=8", n / 2 + 1, n % 2,
-               combine ? "many" : "few");
+      snprintf(text, sizeof text, "family=%s,n_tiles=%d,setmaxnreg=%d,combine=%s,combine_splits=8",
+               pair ? "dimsplit" : "rowsplit", pair ? n + 2 : n / 2 + 1, pair || n % 2, way & 2 ? "many" : "few");
       kt_note("%s", text);
       kt_result one = kt_take_run(kt_kernel_of(SHAPE, text), &bounds, problem);
       if (n == 0) first = one;

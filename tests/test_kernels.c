@@ -24,22 +24,22 @@ static const int tiles_of[] = {1, 1, 1, 2, 5, 8, 2, 5};
 static const char *const family_names[] = {"plain_reference", "plain_split", "grouped1",   "grouped2",
                                            "grouped5",        "grouped8",    "warpsplit2", "warpsplit5"};
 #else
-#define ATTENTION_AXES(X)                                                           \
-  X(FAMILY, 0, 1, 2, 3, 4, 5, 6) /* reference, split, rowsplit with 1 to 5 tiles */ \
-  X(SETMAXNREG, 0, 1)                                                               \
-  X(WIDE_TILE, 0, 1)                                                                \
-  X(E4M3_MMA, 0, 1)                                                                 \
-  X(CP_ASYNC, 0, 1)                                                                 \
-  X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                        \
-  X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                 \
+#define ATTENTION_AXES(X)                                                                               \
+  X(FAMILY, 0, 1, 2, 3, 4, 5, 6, 7) /* reference, split, rowsplit with 1 to 5 tiles, dimsplit with 9 */ \
+  X(SETMAXNREG, 0, 1)                                                                                   \
+  X(WIDE_TILE, 0, 1)                                                                                    \
+  X(E4M3_MMA, 0, 1)                                                                                     \
+  X(CP_ASYNC, 0, 1)                                                                                     \
+  X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                                            \
+  X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                                     \
   X(TYPE, 0, 1, 2, 3)      /* index into types */
 #define ROPE_AXES(X) \
   X(Q_ROPE, 0, 1)    \
   X(KV_ROPE, 0, 1)
 static const int records[][2] = {{576, 512}, {320, 256}, {192, 128}, {128, 128}, {96, 64}};
-static const int tiles_of[] = {1, 1, 1, 2, 3, 4, 5};
+static const int tiles_of[] = {1, 1, 1, 2, 3, 4, 5, 9};
 static const char *const family_names[] = {"reference", "split",     "rowsplit1", "rowsplit2",
-                                           "rowsplit3", "rowsplit4", "rowsplit5"};
+                                           "rowsplit3", "rowsplit4", "rowsplit5", "dimsplit9"};
 #endif
 // Of KV in e4m3: with 0.004 many elements are 448, with 60 most are subnormal.
 static const float kv_scales[] = {0, 0.25f, 0.004f, 60};
@@ -148,6 +148,10 @@ static dw_shape shape_of(const choice *c) {
                     .target = 120};
 }
 
+#ifndef TEST_GQA
+static bool is_dimsplit(const choice *c) { return GET(c, FAMILY) > 6; }
+#endif
+
 static dw_variant variant_of(const choice *c) {
   int family = GET(c, FAMILY);
   dw_variant v = {.family = family, .n_tiles = tiles_of[family], .combine_splits = 1};
@@ -155,7 +159,7 @@ static dw_variant variant_of(const choice *c) {
 #ifdef TEST_GQA
   if (family > DW_SPLIT) v.family = family < FIRST_WARPSPLIT ? DW_GROUPED : DW_WARPSPLIT;
 #else
-  if (family > DW_SPLIT) v.family = DW_ROWSPLIT;
+  if (family > DW_SPLIT) v.family = is_dimsplit(c) ? DW_DIMSPLIT : DW_ROWSPLIT;
   v.setmaxnreg = GET(c, SETMAXNREG);
   v.wide_tile = GET(c, WIDE_TILE);
   v.e4m3_mma = GET(c, E4M3_MMA);
@@ -209,6 +213,7 @@ static double cost_of(const choice *c) {  // row-tokens of the widest record
 static bool settle(choice *c, double most_cost) {
 #ifndef TEST_GQA
   if (GET(c, FAMILY) < 2) SET(c, SETMAXNREG, 0), SET(c, WIDE_TILE, 0), SET(c, CP_ASYNC, 0);
+  if (is_dimsplit(c)) SET(c, SETMAXNREG, 1), SET(c, WIDE_TILE, 0);
   if (GET(c, SETMAXNREG)) SET(c, CP_ASYNC, 0);
   if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0);
   if (!GET(c, WIDE_TILE)) SET(c, E4M3_MMA, 0);

@@ -67,7 +67,7 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
   expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
   const bool converts = dw__dtype_size(shape->kv) == 1 && shape->target >= 89;  // before, bits do
   expect((s.unpack > 0) == converts, name, "F2FP, as the KV's type and the target say", s.unpack);
-  if (variant->family >= DW_GROUPED) {  // what sm_80 has, too
+  if (variant->family == DW_GROUPED || variant->family == DW_WARPSPLIT) {  // what sm_80 has, too
     expect(s.ldgsts > 0, name, "LDGSTS, some expected", s.ldgsts);
     expect(s.ublkcp == 0, name, "UBLKCP, none expected", s.ublkcp);
     return;
@@ -106,8 +106,9 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
     expect(k->spill_stores <= spills && k->spill_loads <= spills, name, "spilled bytes, more than allowed",
            k->spill_stores + k->spill_loads);
     expect(k->stack_bytes <= spills, name, "stack bytes, more than allowed", k->stack_bytes);
-    expect(k->registers <= (strcmp(k->name, "dw_verify") || variant->family != DW_ROWSPLIT ? 255 : 128), name, "registers",
-           k->registers);
+    expect(k->registers <=
+             (strcmp(k->name, "dw_verify") || (variant->family != DW_ROWSPLIT && variant->family != DW_DIMSPLIT) ? 255 : 128),
+           name, "registers", k->registers);
   }
   if (disassembler) check_sass(cubin, shape, variant, name, spills / 2);
   dw_cubin_free(cubin);
@@ -119,11 +120,11 @@ static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name,
   // The main kernel's code does not depend on how partial results are merged, nor the merge's on the main kernel: a variant is left
   // out if both of its kernels were looked at in others.
   size_t count = 0, looked_at = 0;
-  uint64_t mains = 0, others = 0;  // bit n_tiles + 9 x call, warpsplit's 32 more; bit n_tiles, likewise
+  uint64_t mains = 0, others = 0;  // bit n_tiles + 10 x call, 32 more of warpsplit and dimsplit; bit n_tiles, likewise
   uint64_t merges[2] = {0, 0};     // of each call; bit splits / 8 + 20, or 48 + splits / 2 for few
   while (dw_variant_enumerate(shape, count, &variant) == DW_OK) {
-    const int tiles_at = variant.n_tiles + (variant.family == DW_WARPSPLIT ? 32 : 0);
-    const uint64_t main_bit = 1ULL << (tiles_at + 9 * variant.call), tiles_bit = 1ULL << tiles_at;
+    const int tiles_at = variant.n_tiles + (variant.family > DW_GROUPED ? 32 : 0);
+    const uint64_t main_bit = 1ULL << (tiles_at + 10 * variant.call), tiles_bit = 1ULL << tiles_at;
     const int few = variant.combine == DW_COMBINE_FEW;
     const uint64_t merge_bit = 1ULL << (few ? 48 + variant.combine_splits / 2 : 20 + variant.combine_splits / 8);
     count++;
@@ -138,7 +139,7 @@ static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name,
     dw_variant other = variant;
     other.checked = 1;
     if (variant.family != DW_WARPSPLIT) check_variant(ctx, shape, &other, disassembler);
-    if (variant.family >= DW_GROUPED) {  // what takes the most registers
+    if (variant.family > DW_ROWSPLIT) {  // what takes the most registers
       other.window = other.soft_cap = 1;
       check_variant(ctx, shape, &other, disassembler);
     }

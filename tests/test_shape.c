@@ -423,8 +423,9 @@ static void variant_mistakes_are_told(void **state) {
   dw_variant variant;
   dw_error e = {0};
   assert_int_equal(dw_variant_parse("family=fast", &variant, &e), DW_BAD_ARGUMENT);
-  assert_string_equal(e.message,
-                      "family: found fast, allowed reference, split, rowsplit, grouped, warpsplit: not a value of this field");
+  assert_string_equal(
+    e.message,
+    "family: found fast, allowed reference, split, rowsplit, grouped, warpsplit, dimsplit: not a value of this field");
   assert_int_equal(dw_variant_parse("combine=all", &variant, &e), DW_BAD_ARGUMENT);
   assert_string_equal(e.allowed, "none, few, many");
   assert_int_equal(dw_variant_parse("stages=3", &variant, &e), DW_BAD_ARGUMENT);

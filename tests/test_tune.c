@@ -123,8 +123,14 @@ static void candidates_are_those_of_the_problem(void **state) {
   char text[64];
   const dw_shape shape = shape_of("kimi-k2.6-tp8");
   dw_bounds bounds = bounds_of(8, 23009);
+  // Where a pair of CTAs is the default, of its class alone; else not one of that.
+  assert_int_equal(dw__candidates(&shape, &bounds, false, list, &count, NULL), DW_OK);
+  assert_true(count > 5);
+  for (size_t i = 0; i < count; i++) assert_int_equal(list[i].variant.family, DW_DIMSPLIT);
+  bounds = bounds_of(8, 5709);
   assert_int_equal(dw__candidates(&shape, &bounds, false, list, &count, NULL), DW_OK);
   assert_true(count > 20);
+  for (size_t i = 0; i < count; i++) assert_int_equal(list[i].variant.family, DW_ROWSPLIT);
   for (size_t i = 0; i < count; i++) {
     defaults += list[i].is_default;
     assert_int_equal(list[i].variant.call, DW_CALL_TABLE);

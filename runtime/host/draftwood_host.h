@@ -21,7 +21,7 @@
   X(cp_async_mbarrier_arrive) X(bulk_load) X(bulk_prefetch_l2) X(fence_proxy_async) X(barrier_sync) X(barrier_arrive) \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_expect) X(mbarrier_wait)               \
   X(mbarrier_test) X(registers_inc) X(registers_dec) X(cluster_map) X(cluster_arrive) X(cluster_arrive_relaxed)       \
-  X(cluster_wait) X(ld_cluster_v4) X(ld_cluster_f32) X(st_async_u32) X(st_async_u32x4) X(mbarrier_arrive_remote)      \
+  X(cluster_wait) X(ld_cluster_v4) X(ld_cluster_f32) X(st_async_u32) X(st_async_u32x2) X(st_async_u32x4) X(mbarrier_arrive_remote)      \
   X(mbarrier_arrive_remote_relaxed) X(grid_dependency_wait) X(grid_dependents_launch)
 // clang-format on
 
@@ -324,6 +324,9 @@ DEV void cluster_wait() { dw_host_table->cluster(DW_HOST_FN_cluster_wait, 0, 0);
 DEV u32x4 ld_cluster_v4(smem_addr a) { return dw_host_lds<u32x4>(DW_HOST_FN_ld_cluster_v4, a); }
 DEV float ld_cluster_f32(smem_addr a) { return dw_host_lds<float>(DW_HOST_FN_ld_cluster_f32, a); }
 DEV void st_async_u32(smem_addr a, u32 v, smem_addr bar) { dw_host_table->st_async(DW_HOST_FN_st_async_u32, a, &v, 4, bar); }
+DEV void st_async_u32x2(smem_addr a, u32x2 v, smem_addr bar) {
+  dw_host_table->st_async(DW_HOST_FN_st_async_u32x2, a, &v, 8, bar);
+}
 DEV void st_async_u32x4(smem_addr a, u32x4 v, smem_addr bar) {
   dw_host_table->st_async(DW_HOST_FN_st_async_u32x4, a, &v, 16, bar);
 }

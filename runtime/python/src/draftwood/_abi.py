@@ -52,6 +52,7 @@ class Family(IntEnum):
     ROWSPLIT = 2
     GROUPED = 3
     WARPSPLIT = 4
+    DIMSPLIT = 5
 
 
 class CallKind(IntEnum):
