@@ -126,6 +126,8 @@ static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
   return s->kv == DW_E4M3 && v->wide_tile && (v->n_tiles == 3 || v->n_tiles == 4);
 }
 
+enum { E4M3_BITS_TILES = 4 };  // where no instruction converts e4m3
+
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
@@ -137,8 +139,10 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (s->target < 90 && !v->cp_async)
     return no(e, "cp_async", 0, "1 before sm_90", "bulk copies and what waits for them came with sm_90");
   if (v->cp_async && v->setmaxnreg) return no(e, "setmaxnreg", 1, "0 with cp_async=1", "registers move from sm_90 on");
-  if (dw__dtype_size(s->kv) == 1 && s->target < 89)
-    return no(e, "target", s->target, "sm_89 or later for KV in e4m3", "nothing older converts e4m3 in an instruction");
+  if (s->kv == DW_RECORD656 && s->target < 89)
+    return no(e, "target", s->target, "sm_89 or later for records", "nothing older converts e4m3 in an instruction");
+  if (s->kv == DW_E4M3 && s->target < 89 && v->n_tiles > E4M3_BITS_TILES)
+    return no(e, "n_tiles", v->n_tiles, "1 to 4 before sm_89 for KV in e4m3", "widening by bits takes registers, too");
   if (v->n_tiles > 5) return no(e, "n_tiles", v->n_tiles, "1 to 5", "of rowsplit");
   if (s->head_dim_qk % 64)
     return no(e, "qk", s->head_dim_qk, "a multiple of 64", "four score warps share the dimensions in steps of 16");
@@ -290,8 +294,9 @@ static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
   return l;
 }
 
-static int choose_n_tiles(const load *l) {
-  const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : 5;
+static int choose_n_tiles(const dw_shape *shape, const load *l) {
+  const int all = shape->kv == DW_E4M3 && shape->target < 89 ? E4M3_BITS_TILES : 5;
+  const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : all;
   int groups = dw__ceil_div(l->row_tiles, largest);
   if (l->tiles_per_sm < LONG_LOAD && l->row_tiles >= 4) groups = most(groups, 2);
   return dw__ceil_div(l->row_tiles, groups);  // as even as they go
@@ -398,7 +403,8 @@ static dw_variant gqa_kernel(const dw_shape *shape, int tiles, int family) {
 
 // The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.
 static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
-  dw_variant v = {.family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(l), .combine = way_to_combine(shape), .combine_splits = 8};
+  dw_variant v = {
+    .family = DW_ROWSPLIT, .n_tiles = choose_n_tiles(shape, l), .combine = way_to_combine(shape), .combine_splits = 8};
   // Registers move between roles where the target can; up to two tiles of rows fit without.
   v.setmaxnreg = v.n_tiles > 2 && (shape->target == 90 || shape->target >= 120);
   v.cp_async = shape->target < 90;

@@ -62,12 +62,12 @@ void dw__numerics_class(const dw_shape *shape, const dw_variant *variant, int sp
   char all[DW_TEXT_MAX];
   (void)shape;
   dw_variant_print(variant, all, sizeof all);  // "family=NAME,..."
-  const char *family = strchr(all, '=') + 1;
+  const char *family = strchr(all, '=') + 1, *products = variant->e4m3_mma ? "+e4m3_mma" : "";
   const int size = (int)strcspn(family, ",");
-  if (!split_tokens) snprintf(text, 64, "%.*s/auto", size < 32 ? size : 32, family);
+  if (!split_tokens) snprintf(text, 64, "%.*s%s/auto", size < 16 ? size : 16, family, products);
   else
-    snprintf(text, 64, "%.*s/fixed:%d/%s:%d", size < 16 ? size : 16, family, split_tokens,
-             variant->combine == DW_COMBINE_FEW ? "few" : "many", variant->combine_splits);
+    snprintf(text, 64, "%.*s%s%s/fixed:%d/%s:%d", size < 16 ? size : 16, family, variant->wide_tile ? "+wide_tile" : "",
+             products, split_tokens, variant->combine == DW_COMBINE_FEW ? "few" : "many", variant->combine_splits);
 }
 
 // ---- candidates -----------------------------------------------------------------------------------------------

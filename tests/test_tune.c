@@ -114,6 +114,15 @@ static void class_of_numerics(void **state) {
   assert_string_not_equal(a, b);
   dw__numerics_class(&shape, &w, 0, b);
   assert_string_equal(b, "rowsplit/auto");
+  // The order in which a row adds up is part of FIXED's promise, another product's error of any.
+  w.wide_tile = 1;
+  dw__numerics_class(&shape, &w, 0, b);
+  assert_string_equal(b, "rowsplit/auto");
+  dw__numerics_class(&shape, &w, 512, b);
+  assert_string_equal(b, "rowsplit+wide_tile/fixed:512/many:16");
+  w.e4m3_mma = 1;
+  dw__numerics_class(&shape, &w, 0, b);
+  assert_string_equal(b, "rowsplit+e4m3_mma/auto");
 }
 
 static void candidates_are_those_of_the_problem(void **state) {
