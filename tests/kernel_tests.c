@@ -174,6 +174,13 @@ void kt_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *probl
   if (dw__host_kernel_run(kernel->host, bounds, problem, order, seed, &error)) kt_fail("run", &error);
 }
 
+dw__problem_spec kt_spec_of(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask) {
+  const dw_shape shape = kt_shape(shape_text);
+  dw__problem_spec spec = kt_spec(&shape, batch, prefix, rows);
+  spec.mask_kind = mask;
+  return spec;
+}
+
 // ---- judgement ------------------------------------------------------------------------------------------------
 
 static int64_t or_else(int64_t value, int64_t normal) { return value ? value : normal; }
@@ -200,6 +207,13 @@ dw_status kt_judge(dw__problem *problem, dw_error *error) {
 void kt_check(dw__problem *problem) {
   dw_error error = {0};
   if (kt_judge(problem, &error)) kt_fail("rows", &error);
+}
+
+void kt_check_in(dw__problem *problem, const char *variant, int split_tokens) {
+  const dw_bounds bounds = kt_fixed(problem, split_tokens);
+  kt_note("%s", variant);
+  kt_run(kt_kernel_for(problem, variant), &bounds, problem, DW_HOST_RANDOM, 1);
+  kt_check(problem);
 }
 
 void kt_run_check(const kt_kernel *kernel, dw__problem *problem) {
@@ -230,6 +244,21 @@ kt_result kt_take(const dw__problem *problem) {
 kt_result kt_take_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem) {
   kt_run(kernel, bounds, problem, DW_HOST_FORWARD, 1);
   return kt_take(problem);
+}
+
+double kt_merged_error(const kt_result *a, const kt_result *b, int at, int dims, const double *exact, double sum) {
+  const double most = fmax((double)a->lse[at], (double)b->lse[at]), x = exp((double)a->lse[at] - most),
+               y = exp((double)b->lse[at] - most);
+  double off = 0, size = 0;
+  for (int d = 0; d < dims; d++) {
+    float p, q;
+    memcpy(&p, a->out + ((size_t)at * (size_t)dims + (size_t)d) * 4, sizeof p);
+    memcpy(&q, b->out + ((size_t)at * (size_t)dims + (size_t)d) * 4, sizeof q);
+    const double wanted = exact[d] / sum, found = ((double)p * x + (double)q * y) / (x + y);
+    off += (found - wanted) * (found - wanted);
+    size += wanted * wanted;
+  }
+  return sqrt(off / size);
 }
 
 void kt_drop(kt_result *result) {

@@ -48,6 +48,7 @@ void kt_kernel_free(kt_kernel *kernel);
 
 // A usual spec: batch requests of these prefixes and rows (NULL: width rows each), block table, lengths with drafts, NONE.
 dw__problem_spec kt_spec(const dw_shape *shape, int batch, const int *prefix, const int *rows);
+dw__problem_spec kt_spec_of(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask);
 dw__problem *kt_problem(const dw__problem_spec *spec);  // made, not solved
 void kt_solve(dw__problem *problem);
 
@@ -59,6 +60,8 @@ dw_status kt_judge(dw__problem *problem, dw_error *error);
 void kt_check(dw__problem *problem);
 // The same with KV ranges of so many tokens each.
 dw_bounds kt_fixed(const dw__problem *problem, int tokens);
+// In one: run by a variant with KV ranges of so many tokens each (0: as they come), and check.
+void kt_check_in(dw__problem *problem, const char *variant, int split_tokens);
 // In one: run forward in the usual bounds, and check.
 void kt_run_check(const kt_kernel *kernel, dw__problem *problem);
 
@@ -71,6 +74,8 @@ typedef struct kt_result {
 } kt_result;
 kt_result kt_take(const dw__problem *problem);
 kt_result kt_take_run(const kt_kernel *kernel, const dw_bounds *bounds, dw__problem *problem);  // runs forward, takes
+// Vector `at` (fp32) of two results merged by their lse in base e, against `exact`, which is yet to be divided by `sum`: relative L2.
+double kt_merged_error(const kt_result *a, const kt_result *b, int at, int dims, const double *exact, double sum);
 void kt_drop(kt_result *result);
 // Bit-equal: `count` rows of a from a_row on, and of b from b_row on.
 bool kt_same_rows(const kt_result *a, int a_row, const kt_result *b, int b_row, int count);

@@ -35,15 +35,8 @@ static const char *const all_variants[] = {FEW, MANY, FIVE, PAIR, SPLIT, REFEREN
 static const dw_mask forms[] = {DW_MASK_PARENTS, DW_MASK_BITS, DW_MASK_BYTES_QLEN, DW_MASK_BYTES_FULL, DW_MASK_BIAS_F32};
 static const dw_mask matrices[] = {DW_MASK_BITS, DW_MASK_BYTES_QLEN, DW_MASK_BYTES_FULL, DW_MASK_BIAS_F32};
 
-static dw__problem_spec spec_of(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask) {
-  dw_shape shape = kt_shape(shape_text);
-  dw__problem_spec spec = kt_spec(&shape, batch, prefix, rows);
-  spec.mask_kind = mask;
-  return spec;
-}
-
 static dw__problem *problem_of(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask) {
-  dw__problem_spec spec = spec_of(shape_text, batch, prefix, rows, mask);
+  dw__problem_spec spec = kt_spec_of(shape_text, batch, prefix, rows, mask);
   return kt_problem(&spec);
 }
 
@@ -80,7 +73,7 @@ static void a07_no_form_shows_anything(void **state) {
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 16; k++) {
       int prefix = k / 8 ? 20 : 0;
-      dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, matrices[k % 4]);
+      dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, matrices[k % 4]);
       spec.sinks = k / 4 % 2;
       dw__problem *problem = kt_problem(&spec);
       see_nothing(problem, 0, 3);
@@ -108,7 +101,7 @@ static void a07_window_that_shows_nothing(void **state) {
   int prefix = 100;
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 8; k++) {
-      dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, matrices[k % 4]);
+      dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, matrices[k % 4]);
       spec.tree = DW__TREE_STAR;
       spec.window = 16;
       spec.positions = 1;
@@ -136,7 +129,7 @@ static void a04_window_of_short_requests(void **state) {
   static const int prefix[] = {30, 0, 0, 0};
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 6; k++) {
-      dw__problem_spec spec = spec_of(SMALL, 4, prefix, NULL, k < 5 ? forms[k] : DW_MASK_NONE);
+      dw__problem_spec spec = kt_spec_of(SMALL, 4, prefix, NULL, k < 5 ? forms[k] : DW_MASK_NONE);
       spec.window = 3;
       dw__problem *problem = kt_problem(&spec);
       for (int b = 1; b < 4; b++) kt_lengths(problem)[b] = 1 + 3 * (b - 1);
@@ -155,7 +148,7 @@ static void a09_window_begins_inside(void **state) {
   int prefix = 1000;
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 4; k++) {
-      dw__problem_spec spec = spec_of(text, 1, &prefix, NULL, k % 2 ? DW_MASK_NONE : DW_MASK_BYTES_QLEN);
+      dw__problem_spec spec = kt_spec_of(text, 1, &prefix, NULL, k % 2 ? DW_MASK_NONE : DW_MASK_BYTES_QLEN);
       spec.window = 16;
       spec.positions = 1;
       dw__problem *problem = kt_problem(&spec);
@@ -217,7 +210,7 @@ static void check_ranks(const char *variant, dw_mask mask, int base_e) {
   enum { BATCH = 3, V = 128 };
   static const int prefix[BATCH] = {200, 1, 77};
   const char *text = "mla:h=8,t=8,qk=192,v=128,q=fp16,kv=fp16,o=fp32";
-  dw__problem_spec spec = spec_of(text, BATCH, prefix, NULL, mask);
+  dw__problem_spec spec = kt_spec_of(text, BATCH, prefix, NULL, mask);
   spec.addressing = DW_CSR;
   spec.lse_base_e = base_e;
   spec.soft_cap = 4;
@@ -273,7 +266,7 @@ static void a15_offsets_of_elements(void **state) {
   const char *text = "mla:h=4,t=11,qk=192,v=128";
   for (int i = 0; i < COUNT(variants); i++)
     for (int k = 0; k < 8; k++) {
-      dw__problem_spec spec = spec_of(text, 3, prefix, rows, matrices[k % 4]);
+      dw__problem_spec spec = kt_spec_of(text, 3, prefix, rows, matrices[k % 4]);
       spec.strided = k / 4;
       dw__problem *problem = solved(&spec);
       kt_note("%s, form %d, strided %d", variants[i], (int)spec.mask_kind, spec.strided);
@@ -331,7 +324,7 @@ static void a18_strides_of_matrices(void **state) {
   for (int i = 0; i < COUNT(variants); i++)
     for (int k = 0; k < 16; k++) {
       int width = widths[k % 2], rows[] = {width, width, width};
-      dw__problem_spec spec = spec_of(text, 3, prefix, rows, k / 2 % 2 ? DW_MASK_BYTES_QLEN : DW_MASK_BIAS_F32);
+      dw__problem_spec spec = kt_spec_of(text, 3, prefix, rows, k / 2 % 2 ? DW_MASK_BYTES_QLEN : DW_MASK_BIAS_F32);
       spec.strided = k / 4 % 2;
       dw__problem *problem = kt_problem(&spec);
       dw_args *args = &problem->args;
@@ -359,7 +352,7 @@ static void a19_all_forms_agree(void **state) {
     snprintf(text, sizeof text, "mla:h=2,t=%d,qk=192,v=128", nodes[i]);
     dw__problem *list[10];
     for (int k = 0; k < 10; k++) {
-      dw__problem_spec spec = spec_of(text, 3, prefix, rows, forms[k % 5]);
+      dw__problem_spec spec = kt_spec_of(text, 3, prefix, rows, forms[k % 5]);
       spec.strided = k / 5;
       list[k] = kt_problem(&spec);
     }
@@ -413,7 +406,7 @@ static void a22_a_matrix_for_each_request(void **state) {
   (void)state;
   static const int prefix[] = {0, 17, 400, 1500};
   for (int k = 0; k < 4; k++) {
-    dw__problem_spec spec = spec_of("mla:h=2,t=16,qk=192,v=128", 4, prefix, NULL, matrices[k]);
+    dw__problem_spec spec = kt_spec_of("mla:h=2,t=16,qk=192,v=128", 4, prefix, NULL, matrices[k]);
     spec.strided = k % 2;
     spec.window = k > 1 ? 300 : 0;
     dw__problem *problem = solved(&spec);
@@ -430,7 +423,7 @@ static void a24_no_form_shows_the_future(void **state) {
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 10; k++) {
       int first = 1 + (i + k) % 7;
-      dw__problem_spec spec = spec_of(SMALL, 3, prefix, NULL, forms[k % 5]);
+      dw__problem_spec spec = kt_spec_of(SMALL, 3, prefix, NULL, forms[k % 5]);
       spec.tree = DW__TREE_CHAIN;
       spec.kv_rope = k / 5;
       spec.soft_cap = k / 5 ? 5 : 0;
@@ -461,7 +454,7 @@ static void a25_window_and_tree(void **state) {
     for (int k = 0; k < COUNT(windows); k++) {
       dw__problem *list[10];
       for (int form = 0; form < 10; form++) {
-        dw__problem_spec spec = spec_of("mla:h=4,t=9,qk=192,v=128", 1, &prefix, NULL, forms[form % 5]);
+        dw__problem_spec spec = kt_spec_of("mla:h=4,t=9,qk=192,v=128", 1, &prefix, NULL, forms[form % 5]);
         spec.tree = k ? DW__TREE_STAR : DW__TREE_RANDOM;
         spec.window = windows[k];
         spec.positions = form / 5;
@@ -481,7 +474,7 @@ static void a26_window_edge(void **state) {
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int split = 0; split <= 8192; split += 8192) {
       if (split && i == 4) continue;  // the reference does not split
-      dw__problem_spec spec = spec_of(text, 1, &prefix, NULL, DW_MASK_NONE);
+      dw__problem_spec spec = kt_spec_of(text, 1, &prefix, NULL, DW_MASK_NONE);
       spec.window = W;
       dw__problem *problem = solved(&spec);
       const kt_kernel *kernel = kt_kernel_for(problem, all_variants[i]);
@@ -517,7 +510,7 @@ static void a27_sinks_of_each_head(void **state) {
       for (int i = 0; i < COUNT(all_variants); i++) {
         char text[64];
         snprintf(text, sizeof text, "mla:h=64,t=%d,qk=192,v=128", t);
-        dw__problem_spec spec = spec_of(text, batch, prefix, NULL, DW_MASK_PARENTS);
+        dw__problem_spec spec = kt_spec_of(text, batch, prefix, NULL, DW_MASK_PARENTS);
         spec.sinks = 1;
         spec.lse_base_e = i % 2;
         spec.dead_nodes = i % 2;
@@ -536,7 +529,7 @@ static void a44_soft_cap_saturates(void **state) {
   int prefix = 40;
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 8; k++) {
-      dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+      dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
       spec.soft_cap = k % 2 ? 50 : 1.5f;
       spec.sinks = k / 2 % 2;
       dw__problem *problem = kt_problem(&spec);
@@ -565,7 +558,7 @@ static void a41_parts_and_strides(void **state) {
     for (int i = 0; i < COUNT(all_variants); i++) {
       dw__problem *list[16];
       for (int k = 0; k < 16; k++) {
-        dw__problem_spec spec = spec_of(shapes[s], 3, prefix, rows, DW_MASK_BYTES_QLEN);
+        dw__problem_spec spec = kt_spec_of(shapes[s], 3, prefix, rows, DW_MASK_BYTES_QLEN);
         spec.q_rope = k & 1;
         spec.kv_rope = k >> 1 & 1;
         spec.strided = k >> 2 & 1;
@@ -594,7 +587,7 @@ static void check_holey(int page, int way, dw_mask mask, const char *variant) {
   int prefix = 2 * page + 5;
   char text[80];
   snprintf(text, sizeof text, "mla:h=4,t=8,qk=192,v=128,page=%d", page);
-  dw__problem_spec spec = spec_of(text, 1, &prefix, NULL, mask);
+  dw__problem_spec spec = kt_spec_of(text, 1, &prefix, NULL, mask);
   spec.addressing = DW_CSR;
   spec.lengths_include_drafts = way == 0;
   spec.index64 = way == 2;
@@ -658,7 +651,7 @@ static void d10_two_prompts_in_every_form(void **state) {
   (void)state;
   static const int prefix[] = {3, 900}, rows[] = {60, 26};
   for (int k = 0; k < 4; k++) {
-    dw__problem_spec spec = spec_of("mla:h=2,t=60,qk=192,v=128", 2, prefix, rows, matrices[k]);
+    dw__problem_spec spec = kt_spec_of("mla:h=2,t=60,qk=192,v=128", 2, prefix, rows, matrices[k]);
     spec.q_rope = spec.kv_rope = k % 2;
     dw__problem *problem = solved(&spec);
     kt_note("form %d", (int)matrices[k]);

@@ -23,25 +23,12 @@
 #define REFERENCE "family=reference"
 static const char *const all_variants[] = {NARROW, WIDE, FIVE, PLAIN_FIVE, SPLIT, REFERENCE};
 
-static dw__problem_spec spec_of(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask) {
-  dw_shape shape = kt_shape(shape_text);
-  dw__problem_spec spec = kt_spec(&shape, batch, prefix, rows);
-  spec.mask_kind = mask;
-  return spec;
-}
-
-static void check_in(dw__problem *problem, const char *variant, int split_tokens) {
-  dw_bounds bounds = kt_fixed(problem, split_tokens);
-  kt_run(kt_kernel_for(problem, variant), &bounds, problem, DW_HOST_RANDOM, 1);
-  kt_check(problem);
-}
-
 // Solved, and checked in every variant.
 static void check_all(dw__problem *problem) {
   kt_solve(problem);
   for (int i = 0; i < COUNT(all_variants); i++) {
     kt_note("%s", all_variants[i]);
-    check_in(problem, all_variants[i], 0);
+    kt_check_in(problem, all_variants[i], 0);
   }
 }
 
@@ -59,7 +46,7 @@ static float *scale_of(const dw__problem *problem) { return (float *)(uintptr_t)
 static void codes_are_read_exactly(void **state) {
   (void)state;
   int prefix = 254;
-  dw__problem_spec spec = spec_of(SMALL ",q=fp16", 1, &prefix, NULL, DW_MASK_PARENTS);
+  dw__problem_spec spec = kt_spec_of(SMALL ",q=fp16", 1, &prefix, NULL, DW_MASK_PARENTS);
   spec.q_scale = 0.01f;  // so that no token takes it all
   dw__problem *problem = kt_problem(&spec);
   for (int t = 0; t < prefix; t++)
@@ -76,7 +63,7 @@ static void codes_are_returned_exactly(void **state) {
   (void)state;
   int prefix = 0;
   for (int i = 0; i < COUNT(all_variants); i++) {
-    dw__problem_spec spec = spec_of("mla:h=4,t=1,qk=320,v=256,kv=e4m3,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
+    dw__problem_spec spec = kt_spec_of("mla:h=4,t=1,qk=320,v=256,kv=e4m3,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
     spec.kv_scale = 0.5f;
     dw__problem *problem = kt_problem(&spec);
     for (int d = 0; d < 256; d++) *(uint8_t *)kt_token_element(problem, 0, 0, d) = (uint8_t)((d & 0x7F) == 0x7F ? 0 : d);
@@ -102,7 +89,7 @@ static void q_of_any_size(void **state) {
   static const float scales[] = {1, 1e-20f, 1e12f, 300};
   int prefix = 70;
   for (int k = 0; k < COUNT(scales); k++) {
-    dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
     spec.kv_scale = 1;
     dw__problem *problem = kt_problem(&spec);
     *scale_of(problem) = scales[k];
@@ -121,7 +108,7 @@ static void q_of_any_size(void **state) {
 static void small_weights_count(void **state) {
   (void)state;
   int prefix = 2000;
-  dw__problem_spec spec = spec_of("mla:h=1,t=1,qk=320,v=256,kv=e4m3,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
+  dw__problem_spec spec = kt_spec_of("mla:h=1,t=1,qk=320,v=256,kv=e4m3,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
   dw__problem *problem = kt_problem(&spec);
   uint16_t *q = (uint16_t *)(uintptr_t)problem->args.q;
   for (int d = 0; d < 320; d++) dw__from_float(DW_BF16, d == 319 ? 1 : 0, &q[d]);
@@ -135,7 +122,7 @@ static void small_weights_count(void **state) {
   kt_solve(problem);
   for (int i = 0; i < COUNT(all_variants); i++) {
     kt_note("%s", all_variants[i]);
-    check_in(problem, all_variants[i], 0);
+    kt_check_in(problem, all_variants[i], 0);
   }
   assert_true(problem->out64[0] > 1e-3);
   dw__problem_free(problem);
@@ -149,7 +136,7 @@ static void a08_nan_where_nobody_looks(void **state) {
   int prefix = 45;
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 2; k++) {
-      dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_BITS);
+      dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_BITS);
       spec.kv_scale = k ? 0.25f : 0;
       dw__problem *clean = kt_problem(&spec), *spoilt = kt_problem(&spec);
       dw__problem *both[] = {clean, spoilt};
@@ -184,14 +171,14 @@ static void products_in_e4m3(void **state) {
   static const char *const variants[] = {WIDE ",e4m3_mma=1", FIVE ",e4m3_mma=1"};
   int prefix = 700;
   for (int i = 0; i < 8; i++) {
-    dw__problem_spec spec = spec_of(i % 2 ? SMALL ",o=fp32" : SMALL ",q=fp16,o=fp32", 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(i % 2 ? SMALL ",o=fp32" : SMALL ",q=fp16,o=fp32", 1, &prefix, NULL, DW_MASK_PARENTS);
     spec.q_scale = i / 4 ? 3 : 1;
     spec.kv_scale = i % 4 ? 0.05f : 0;
     dw__problem *problem = kt_problem(&spec);
     problem->wide_bound = true;
     kt_note("%s, %d", variants[i / 2 % 2], i);
     kt_solve(problem);
-    check_in(problem, variants[i / 2 % 2], 0);
+    kt_check_in(problem, variants[i / 2 % 2], 0);
     dw_error error = {0};
     dw__comparison comparison;
     if (dw__problem_compare(problem, &comparison, &error)) kt_fail("rows", &error);
@@ -225,7 +212,7 @@ static void fixed_ranges_have_their_bits(void **state) {
     "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=32,wide_tile=1",
   };
   for (int split = 16; split <= 112; split += 32) {
-    dw__problem_spec spec = spec_of(SMALL, 4, prefix, rows, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(SMALL, 4, prefix, rows, DW_MASK_PARENTS);
     spec.kv_scale = 0.1f;
     kt_check_fixed_bits(&spec, variants, COUNT(variants), split);
   }
@@ -236,7 +223,7 @@ static void fixed_ranges_have_their_bits(void **state) {
 static void a03_slots_of_single_tokens(void **state) {
   (void)state;
   static const int prefix[] = {100, 0, 5};
-  dw__problem_spec spec = spec_of("mla:h=16,t=4,qk=320,v=256,kv=e4m3", 3, prefix, NULL, DW_MASK_NONE);
+  dw__problem_spec spec = kt_spec_of("mla:h=16,t=4,qk=320,v=256,kv=e4m3", 3, prefix, NULL, DW_MASK_NONE);
   spec.addressing = DW_CSR;
   for (int i = 0; i < 4; i++) {
     spec.index64 = i % 2;
@@ -248,7 +235,7 @@ static void a03_slots_of_single_tokens(void **state) {
 static void a11_short_requests(void **state) {
   (void)state;
   static const int prefix[] = {0, 1, 2, 3, 4};
-  dw__problem_spec spec = spec_of("mla:h=32,t=1,qk=320,v=256,kv=e4m3", 5, prefix, NULL, DW_MASK_NONE);
+  dw__problem_spec spec = kt_spec_of("mla:h=32,t=1,qk=320,v=256,kv=e4m3", 5, prefix, NULL, DW_MASK_NONE);
   dw__problem *problem = kt_problem(&spec);
   kt_solve(problem);
   for (int i = 0; i < COUNT(all_variants); i++) {
@@ -264,12 +251,12 @@ static void a11_short_requests(void **state) {
 static void a13_batches_in_the_merge(void **state) {
   (void)state;
   static const int prefix[] = {300, 37, 0, 526, 16}, rows[] = {8, 8, 3, 1, 5};
-  dw__problem_spec spec = spec_of("mla:h=24,t=8,qk=192,v=128,kv=e4m3", 5, prefix, rows, DW_MASK_PARENTS);
+  dw__problem_spec spec = kt_spec_of("mla:h=24,t=8,qk=192,v=128,kv=e4m3", 5, prefix, rows, DW_MASK_PARENTS);
   spec.kv_scale = 2;
   dw__problem *problem = kt_problem(&spec);
   kt_solve(problem);
   kt_note("a13");
-  check_in(problem, FIVE, 0);
+  kt_check_in(problem, FIVE, 0);
   kt_assert_own_runs(kt_kernel_for(problem, FIVE), problem, 80);
   dw__problem_free(problem);
 }
@@ -279,13 +266,13 @@ static void a23_unequal_widths(void **state) {
   int prefix[12];
   for (int batch = 1; batch <= 12; batch += 11) {
     for (int b = 0; b < batch; b++) prefix[b] = 17;
-    dw__problem_spec spec = spec_of("mla:h=4,t=37,qk=192,v=128,kv=e4m3", batch, prefix, NULL, DW_MASK_BYTES_QLEN);
+    dw__problem_spec spec = kt_spec_of("mla:h=4,t=37,qk=192,v=128,kv=e4m3", batch, prefix, NULL, DW_MASK_BYTES_QLEN);
     spec.kv_scale = 0.5f;
     dw__problem *problem = kt_problem(&spec);
     kt_solve(problem);
     kt_note("batch %d", batch);
-    check_in(problem, FIVE, 0);
-    check_in(problem, WIDE, 48);
+    kt_check_in(problem, FIVE, 0);
+    kt_check_in(problem, WIDE, 48);
     dw__problem_free(problem);
   }
 }
@@ -293,15 +280,15 @@ static void a23_unequal_widths(void **state) {
 static void a25_window_and_tree(void **state) {
   (void)state;
   int prefix = 300;
-  dw__problem_spec spec = spec_of("mla:h=16,t=4,qk=192,v=128,kv=e4m3", 1, &prefix, NULL, DW_MASK_BITS);
+  dw__problem_spec spec = kt_spec_of("mla:h=16,t=4,qk=192,v=128,kv=e4m3", 1, &prefix, NULL, DW_MASK_BITS);
   spec.tree = DW__TREE_STAR;
   for (int i = 0; i < 6; i++) {
     spec.window = (const int[]){128, 1, 31, 2, 33, 290}[i];
     dw__problem *problem = kt_problem(&spec);
     kt_solve(problem);
     kt_note("window %d", spec.window);
-    check_in(problem, i % 2 ? WIDE : FIVE, i < 3 ? 0 : 48);
-    check_in(problem, NARROW, 0);
+    kt_check_in(problem, i % 2 ? WIDE : FIVE, i < 3 ? 0 : 48);
+    kt_check_in(problem, NARROW, 0);
     dw__problem_free(problem);
   }
 }
@@ -309,21 +296,21 @@ static void a25_window_and_tree(void **state) {
 static void a27_sinks_of_each_head(void **state) {
   (void)state;
   static const int prefix[] = {50, 0, 3, 17};
-  dw__problem_spec spec = spec_of("mla:h=64,t=4,qk=192,v=128,kv=e4m3", 4, prefix, NULL, DW_MASK_NONE);
+  dw__problem_spec spec = kt_spec_of("mla:h=64,t=4,qk=192,v=128,kv=e4m3", 4, prefix, NULL, DW_MASK_NONE);
   spec.sinks = 1;
   spec.kv_scale = 0.01f;
   dw__problem *problem = kt_problem(&spec);
   kt_solve(problem);
   kt_note("a27");
-  check_in(problem, FIVE, 0);
-  check_in(problem, WIDE, 16);
-  check_in(problem, REFERENCE, 0);
+  kt_check_in(problem, FIVE, 0);
+  kt_check_in(problem, WIDE, 16);
+  kt_check_in(problem, REFERENCE, 0);
   dw__problem_free(problem);
 }
 
 // What the rule table takes.
 static void check_chosen(const char *text, int batch, const int *prefix, dw_mask mask) {
-  dw__problem_spec spec = spec_of(text, batch, prefix, NULL, mask);
+  dw__problem_spec spec = kt_spec_of(text, batch, prefix, NULL, mask);
   spec.kv_scale = 0.125f;
   dw__problem *problem = kt_problem(&spec);
   dw_bounds bounds = kt_bounds(problem);
@@ -378,13 +365,13 @@ static void a38_scaled_prefix_and_plain_drafts(void **state) {
   (void)state;
   enum { HEADS = 4, ROWS = 5, QK = 320, V = 256 };
   int prefix = 60, none = 0;
-  dw__problem_spec spec = spec_of("mla:h=4,t=5,qk=320,v=256,kv=e4m3,o=fp32", 1, &prefix, NULL, DW_MASK_PARENTS);
+  dw__problem_spec spec = kt_spec_of("mla:h=4,t=5,qk=320,v=256,kv=e4m3,o=fp32", 1, &prefix, NULL, DW_MASK_PARENTS);
   spec.kv_scale = 0.5f;
   spec.lse_base_e = 1;
   spec.lengths_include_drafts = 0;
   spec.drafts_elsewhere = 1;
   dw__problem *pool = kt_problem(&spec);
-  spec = spec_of("mla:h=4,t=5,qk=320,v=256,o=fp32", 1, &none, NULL, DW_MASK_PARENTS);
+  spec = kt_spec_of("mla:h=4,t=5,qk=320,v=256,o=fp32", 1, &none, NULL, DW_MASK_PARENTS);
   spec.lse_base_e = 1;
   dw__problem *drafts = kt_problem(&spec);
   memcpy((void *)(uintptr_t)drafts->args.q, pool->args.q, pool->q_bytes);
@@ -398,7 +385,7 @@ static void a38_scaled_prefix_and_plain_drafts(void **state) {
     for (int row = 0; row < ROWS; row++)
       for (int head = 0; head < HEADS; head++) {
         int vector = row * HEADS + head;
-        double exact[V] = {0}, sum = 0, off = 0, size = 0;
+        double exact[V] = {0}, sum = 0;
         for (int t = 0; t < prefix + ROWS; t++) {
           const dw__problem *from = t < prefix ? pool : drafts;
           int token = t < prefix ? t : t - prefix, at = row;
@@ -413,23 +400,13 @@ static void a38_scaled_prefix_and_plain_drafts(void **state) {
           for (int d = 0; d < V; d++)
             exact[d] += weight * scale * (double)dw__to_float(from->spec.shape.kv, kt_token_element(from, 0, token, d));
         }
-        double most = fmax((double)a.lse[vector], (double)b.lse[vector]), x = exp((double)a.lse[vector] - most),
-               y = exp((double)b.lse[vector] - most);
-        for (int d = 0; d < V; d++) {
-          float p, q;
-          memcpy(&p, a.out + (vector * V + d) * 4, sizeof p);
-          memcpy(&q, b.out + (vector * V + d) * 4, sizeof q);
-          double found = ((double)p * x + (double)q * y) / (x + y);
-          off += (found - exact[d] / sum) * (found - exact[d] / sum);
-          size += exact[d] / sum * exact[d] / sum;
-        }
-        assert_true(sqrt(off / size) < 3e-3);
+        assert_true(kt_merged_error(&a, &b, vector, V, exact, sum) < 3e-3);
       }
     kt_drop(&a), kt_drop(&b);
   }
   dw__problem_free(pool), dw__problem_free(drafts);
   // All in the pool: the scale is for all.
-  spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+  spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
   spec.kv_scale = 0.5f;
   check_spec(&spec);
 }
@@ -440,7 +417,7 @@ static void a39_rope_that_saturates(void **state) {
   (void)state;
   int prefix = 90;
   for (int joint = 0; joint < 2; joint++) {
-    dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
     spec.kv_scale = (joint ? 1 : 0.1f) / 448;
     dw__problem *problem = kt_problem(&spec);
     int saturated = 0;
@@ -462,7 +439,7 @@ static void a40_no_scale_is_one(void **state) {
   (void)state;
   int prefix = 50;
   for (int i = 0; i < COUNT(all_variants); i++) {
-    dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
     dw__problem *none = kt_problem(&spec);
     spec.kv_scale = 1;
     dw__problem *one = kt_problem(&spec);
@@ -481,21 +458,21 @@ static void a40_no_scale_is_one(void **state) {
 static void d05_mask_of_bytes_at_every_offset(void **state) {
   (void)state;
   static const int prefix[] = {1020, 2048, 333};
-  dw__problem_spec spec = spec_of("mla:h=64,t=7,qk=192,v=128,kv=e4m3", 3, prefix, NULL, DW_MASK_BYTES_FULL);
+  dw__problem_spec spec = kt_spec_of("mla:h=64,t=7,qk=192,v=128,kv=e4m3", 3, prefix, NULL, DW_MASK_BYTES_FULL);
   spec.kv_scale = 0.3f;
   spec.strided = 1;
   dw__problem *problem = kt_problem(&spec);
   kt_solve(problem);
   kt_note("d05");
-  check_in(problem, FIVE, 0);
+  kt_check_in(problem, FIVE, 0);
   dw__problem_free(problem);
   for (int keys = 20; keys < 53; keys += 3) {
     int few = keys - 7;
-    spec = spec_of("mla:h=16,t=7,qk=192,v=128,kv=e4m3", 1, &few, NULL, DW_MASK_BYTES_FULL);
+    spec = kt_spec_of("mla:h=16,t=7,qk=192,v=128,kv=e4m3", 1, &few, NULL, DW_MASK_BYTES_FULL);
     problem = kt_problem(&spec);
     kt_solve(problem);
     kt_note("d05, %d keys", keys);
-    check_in(problem, keys % 2 ? FIVE : WIDE, 0);
+    kt_check_in(problem, keys % 2 ? FIVE : WIDE, 0);
     dw__problem_free(problem);
   }
 }

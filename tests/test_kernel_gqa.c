@@ -35,13 +35,6 @@ static dw__problem *solved(const dw__problem_spec *spec) {
   return problem;
 }
 
-static dw__problem_spec spec_of(const char *text, int batch, const int *prefix, const int *rows, dw_mask mask) {
-  dw_shape shape = kt_shape(text);
-  dw__problem_spec spec = kt_spec(&shape, batch, prefix, rows);
-  spec.mask_kind = mask;
-  return spec;
-}
-
 // The rule table's choice, and the other family's kernel as the tuner has it.
 static void check_chosen(const dw__problem_spec *spec, const char *text) {
   dw__problem *problem = solved(spec);
@@ -155,7 +148,7 @@ static void a42_page_stride_is_the_callers(void **state) {
       const size_t each = bytes ? 1 : 2;
       char text[64];
       snprintf(text, sizeof text, "gqa:h=8,hk=4,t=5,d=64,page=%d%s", page, bytes ? ",kv=e4m3" : "");
-      dw__problem_spec spec = spec_of(text, 3, prefix, NULL, DW_MASK_BITS);
+      dw__problem_spec spec = kt_spec_of(text, 3, prefix, NULL, DW_MASK_BITS);
       dw__problem *problem = solved(&spec), both = *problem;
       const size_t half = (size_t)page * 4 * 64;
       const int pages = problem->args.kv_pages;
@@ -188,7 +181,7 @@ static void a08_one_bad_value(void **state) {
   const char *text = "gqa:h=8,hk=2,t=9,d=128";
   for (int i = 0; i < COUNT(all_variants); i++)
     for (int k = 0; k < 12; k++) {
-      dw__problem_spec spec = spec_of(text, 1, &prefix[k % 4], NULL, DW_MASK_NONE);
+      dw__problem_spec spec = kt_spec_of(text, 1, &prefix[k % 4], NULL, DW_MASK_NONE);
       const int head = k % 2, draft = 1 + k % 8;
       dw__problem *problem = kt_problem(&spec);
       dw_bounds bounds = kt_bounds(problem);
@@ -219,7 +212,7 @@ static void a11_lengths_1_to_5(void **state) {
   static const int prefix[] = {0, 1, 2, 3, 4};
   const char *text = "gqa:h=32,hk=8,t=1,d=128";
   for (int i = 0; i < COUNT(all_variants); i++) {
-    dw__problem_spec spec = spec_of(text, 5, prefix, NULL, DW_MASK_NONE);
+    dw__problem_spec spec = kt_spec_of(text, 5, prefix, NULL, DW_MASK_NONE);
     dw__problem *problem = solved(&spec);
     dw_bounds bounds = kt_bounds(problem), one = kt_fixed(problem, 16);
     bounds.kv_len = 1 << 20;
@@ -242,7 +235,7 @@ static void a13_batches_in_the_merge(void **state) {
   const char *text = "gqa:h=24,hk=4,t=8,d=256";
   for (int i = 0; i < COUNT(variants); i++)
     for (int batch = 1; batch <= 5; batch = batch == 1 ? 2 : batch + 3) {
-      dw__problem_spec spec = spec_of(text, batch, prefix, rows, DW_MASK_PARENTS);
+      dw__problem_spec spec = kt_spec_of(text, batch, prefix, rows, DW_MASK_PARENTS);
       dw__problem *problem = solved(&spec);
       kt_note("%s, batch %d", variants[i], batch);
       kt_assert_own_runs(kt_kernel_of(text, variants[i]), problem, 48);
@@ -254,7 +247,7 @@ static void a13_batches_in_the_merge(void **state) {
 static void check_row_tiles(const char *const variants[4]) {
   static const int prefix[] = {203, 40, 0};
   const char *text = "gqa:h=12,hk=2,t=9,d=128,page=16";
-  dw__problem_spec spec = spec_of(text, 3, prefix, NULL, DW_MASK_NONE);
+  dw__problem_spec spec = kt_spec_of(text, 3, prefix, NULL, DW_MASK_NONE);
   spec.lengths_include_drafts = 0;
   dw__problem *problem = solved(&spec);
   dw_bounds bounds = kt_fixed(problem, 80);
@@ -293,7 +286,7 @@ static void a19_trees_of_1025_nodes(void **state) {
   int prefix = 30;
   const char *text = "gqa:h=1,hk=1,t=1025,d=64";
   for (int i = 0; i < COUNT(masks); i++) {
-    dw__problem_spec spec = spec_of(text, 1, &prefix, NULL, masks[i]);
+    dw__problem_spec spec = kt_spec_of(text, 1, &prefix, NULL, masks[i]);
     spec.window = i == 1 ? 20 : 0;
     dw__problem *problem = solved(&spec);
     kt_note("mask %d", (int)masks[i]);
@@ -311,7 +304,7 @@ static void a23_unequal_widths(void **state) {
   int prefix[MOST];
   for (int b = 0; b < MOST; b++) prefix[b] = 17;
   for (int batch = 1; batch <= MOST; batch++) {
-    dw__problem_spec spec = spec_of(text, batch, prefix, NULL, DW_MASK_BITS);
+    dw__problem_spec spec = kt_spec_of(text, batch, prefix, NULL, DW_MASK_BITS);
     dw__problem *problem = solved(&spec);
     kt_note("%s, batch %d", variants[batch % 5], batch);
     kt_run_check(kt_kernel_of(text, variants[batch % 5]), problem);
@@ -324,7 +317,7 @@ static void a25_window_and_tree(void **state) {
   static const int prefix[] = {1000, 90};
   const char *text = "gqa:h=64,hk=8,t=4,d=64";
   for (int i = 0; i < COUNT(all_variants); i++) {
-    dw__problem_spec spec = spec_of(text, 2, prefix, NULL, i % 2 ? DW_MASK_BYTES_FULL : DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(text, 2, prefix, NULL, i % 2 ? DW_MASK_BYTES_FULL : DW_MASK_PARENTS);
     spec.tree = i % 2 ? DW__TREE_STAR : DW__TREE_RANDOM;
     spec.window = i % 5 < 3 ? 128 : 2;
     spec.positions = i % 3;
@@ -344,7 +337,7 @@ static void a27_sinks_of_each_head(void **state) {
       for (int i = 0; i < COUNT(all_variants); i++) {
         char text[64];
         snprintf(text, sizeof text, "gqa:h=64,hk=8,t=%d,d=64", t);
-        dw__problem_spec spec = spec_of(text, batch, prefix, NULL, DW_MASK_PARENTS);
+        dw__problem_spec spec = kt_spec_of(text, batch, prefix, NULL, DW_MASK_PARENTS);
         spec.sinks = 1;
         spec.lse_base_e = i % 2;
         spec.dead_nodes = i % 2;
@@ -363,7 +356,7 @@ static void a30_sixteen_heads_a_group(void **state) {
   for (int t = 1; t <= 8; t *= t == 1 ? 2 : 4) {
     char text[64];
     snprintf(text, sizeof text, "gqa:h=64,hk=4,t=%d,d=128,page=16", t);
-    dw__problem_spec spec = spec_of(text, 2, prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(text, 2, prefix, NULL, DW_MASK_PARENTS);
     check_chosen(&spec, text);
   }
 }
@@ -406,7 +399,7 @@ static void a41_q_in_a_packed_row(void **state) {
   enum { ROWS = 4 * 3, Q = 32 * 128, PACKED = Q + 2 * 4 * 128 };
   const char *text = "gqa:h=32,hk=4,t=3,d=128";
   for (int i = 0; i < COUNT(all_variants); i++) {
-    dw__problem_spec spec = spec_of(text, 4, prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(text, 4, prefix, NULL, DW_MASK_PARENTS);
     dw__problem *problem = solved(&spec), packed = *problem;
     dw_bounds bounds = kt_bounds(problem);
     uint16_t *rows = calloc(ROWS * PACKED, 2);

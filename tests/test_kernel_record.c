@@ -16,19 +16,6 @@ enum { QK = 576, V = 512, SCALES = 512, ROPE = 528 };  // places within a record
 #define REFERENCE "family=reference"
 static const char *const all_variants[] = {ONE, TWO, FOUR, FIVE, PLAIN_FIVE, COPIES, SPLIT, REFERENCE};
 
-static dw__problem_spec spec_of(const char *shape_text, int batch, const int *prefix, const int *rows, dw_mask mask) {
-  dw_shape shape = kt_shape(shape_text);
-  dw__problem_spec spec = kt_spec(&shape, batch, prefix, rows);
-  spec.mask_kind = mask;
-  return spec;
-}
-
-static void check_in(dw__problem *problem, const char *variant, int split_tokens) {
-  dw_bounds bounds = kt_fixed(problem, split_tokens);
-  kt_run(kt_kernel_for(problem, variant), &bounds, problem, DW_HOST_RANDOM, 1);
-  kt_check(problem);
-}
-
 static double total_error(dw__problem *problem) {
   dw_error error = {0};
   dw__comparison comparison;
@@ -58,7 +45,7 @@ static void look_at_rope(const dw__problem *problem) {
 static void oracle_reads_the_layout(void **state) {
   (void)state;
   int prefix = 21;
-  dw__problem_spec spec = spec_of("mla:h=2,t=1,page=16,kv=record656", 1, &prefix, NULL, DW_MASK_NONE);
+  dw__problem_spec spec = kt_spec_of("mla:h=2,t=1,page=16,kv=record656", 1, &prefix, NULL, DW_MASK_NONE);
   spec.strided = 1;
   dw__problem *problem = kt_problem(&spec);
   kt_solve(problem);
@@ -95,7 +82,7 @@ static void latents_are_returned(void **state) {
   (void)state;
   int prefix = 0;
   for (int k = 0; k < 2; k++) {
-    dw__problem_spec spec = spec_of("mla:h=2,t=1,kv=record656,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
+    dw__problem_spec spec = kt_spec_of("mla:h=2,t=1,kv=record656,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
     dw__problem *problem = kt_problem(&spec);
     uint8_t *token = record(problem, 0, 0);
     for (int d = 0; d < V; d++) token[d] = (uint8_t)((d & 0x7F) == 0x7F ? 0 : d + d / 256 * 128);
@@ -126,7 +113,7 @@ static void calls_of_all_kinds(void **state) {
   for (int i = 0; i < 12; i++) {
     char text[64];
     snprintf(text, sizeof text, "mla:h=4,t=9,page=%d,kv=record656", i < 6 ? 1 : 64);
-    dw__problem_spec spec = spec_of(text, 4, prefix, i % 2 ? rows : NULL, (dw_mask)(i % 6));
+    dw__problem_spec spec = kt_spec_of(text, 4, prefix, i % 2 ? rows : NULL, (dw_mask)(i % 6));
     spec.addressing = i / 2 % 2 ? DW_CSR : DW_BLOCK_TABLE;
     spec.index64 = i / 4 % 2;
     spec.lengths_include_drafts = i % 4 < 2;
@@ -144,7 +131,7 @@ static void calls_of_all_kinds(void **state) {
     kt_solve(problem);
     const char *variant = all_variants[i % COUNT(all_variants)];
     kt_note("%d: %s", i, variant);
-    check_in(problem, variant, i % 5 == 4 && strcmp(variant, REFERENCE) ? 48 : 0);
+    kt_check_in(problem, variant, i % 5 == 4 && strcmp(variant, REFERENCE) ? 48 : 0);
     dw__problem_free(problem);
   }
 }
@@ -156,7 +143,7 @@ static void widths_of_the_rule_table(void **state) {
   for (int i = 0; i < 6; i++) {
     char text[64];
     snprintf(text, sizeof text, "mla:h=%d,t=%d,page=%d,kv=record656", i < 4 ? 8 : 1, widths[i / 2], i % 2 ? 64 : 1);
-    dw__problem_spec spec = spec_of(text, 2, prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(text, 2, prefix, NULL, DW_MASK_PARENTS);
     dw__problem *problem = kt_problem(&spec);
     dw_bounds bounds = kt_bounds(problem);
     dw_variant variant;
@@ -184,7 +171,7 @@ static void fixed_ranges_have_their_bits(void **state) {
     "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=32,wide_tile=1",
   };
   for (int split = 16; split <= 112; split += 96) {
-    dw__problem_spec spec = spec_of("mla:h=4,t=9,kv=record656", 3, prefix, rows, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of("mla:h=4,t=9,kv=record656", 3, prefix, rows, DW_MASK_PARENTS);
     kt_check_fixed_bits(&spec, variants, COUNT(variants), split);
   }
 }
@@ -197,7 +184,7 @@ static void q_of_any_size(void **state) {
   static const double sizes[] = {1, 1e-4, 3e4, 1e-12, 1e20, 1e-30, 1e9, 1e-7, 1e4};
   int prefix = 70;
   for (int k = 0; k < 3; k++) {
-    dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
     dw__problem *problem = kt_problem(&spec);
     problem->args.softmax_scale *= (float)(const double[]){1, 1e-20, 1e12}[k];
     for (int row = 0; row < 9; row++)
@@ -208,7 +195,7 @@ static void q_of_any_size(void **state) {
     kt_solve(problem);
     for (int i = 0; i < 4; i++) {
       kt_note("softmax scale %d, %s", k, all_variants[i]);
-      check_in(problem, all_variants[i], 0);
+      kt_check_in(problem, all_variants[i], 0);
     }
     dw__problem_free(problem);
   }
@@ -222,7 +209,7 @@ static void scales_of_any_size(void **state) {
   int prefix = 190;
   for (int k = 0; k < 12; k++) {
     const double low = spans[k / 2][0], high = spans[k / 2][1];
-    dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
     spec.q_scale = k % 2 ? 20 : 1;
     spec.seed = (uint64_t)(k + 1);
     dw__problem *problem = kt_problem(&spec);
@@ -234,7 +221,7 @@ static void scales_of_any_size(void **state) {
     kt_solve(problem);
     for (int i = 0; i < COUNT(all_variants); i++) {
       kt_note("scales of 1e%g to 1e%g, q x %d, %s", low, high, k % 2 ? 20 : 1, all_variants[i]);
-      check_in(problem, all_variants[i], 0);
+      kt_check_in(problem, all_variants[i], 0);
       double off = total_error(problem);
       if (!(off < 6e-4)) fail_msg("%g over all rows", off);
     }
@@ -247,7 +234,7 @@ static void scales_of_any_size(void **state) {
 static void small_weights_of_large_scales(void **state) {
   (void)state;
   int prefix = 100;
-  dw__problem_spec spec = spec_of("mla:h=1,t=1,kv=record656,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
+  dw__problem_spec spec = kt_spec_of("mla:h=1,t=1,kv=record656,o=fp32", 1, &prefix, NULL, DW_MASK_NONE);
   dw__problem *problem = kt_problem(&spec);
   look_at_rope(problem);
   for (int d = 0; d < 64; d++) dw__from_float(DW_BF16, d == 0, query(problem, 0) + V + d);
@@ -259,7 +246,7 @@ static void small_weights_of_large_scales(void **state) {
   kt_solve(problem);
   for (int i = 0; i < COUNT(all_variants); i++) {
     kt_note("%s", all_variants[i]);
-    check_in(problem, all_variants[i], 0);
+    kt_check_in(problem, all_variants[i], 0);
     if (!(total_error(problem) < 6e-4)) fail_msg("%s: %g", all_variants[i], total_error(problem));
   }
   dw__problem_free(problem);
@@ -270,7 +257,7 @@ static void scales_of_nothing(void **state) {
   (void)state;
   int prefix = 150;
   for (int k = 0; k < 4; k++) {
-    dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_PARENTS);
     dw__problem *problem = kt_problem(&spec);
     for (int t = 0; t < prefix + 9; t++)
       for (int g = 0; g < 4; g++)
@@ -279,7 +266,7 @@ static void scales_of_nothing(void **state) {
     kt_solve(problem);
     for (int i = 0; i < COUNT(all_variants); i++) {
       kt_note("%d, %s", k, all_variants[i]);
-      check_in(problem, all_variants[i], 0);
+      kt_check_in(problem, all_variants[i], 0);
     }
     dw__problem_free(problem);
   }
@@ -295,7 +282,7 @@ static void a08_poison_where_nobody_looks(void **state) {
   int prefix = 45;
   for (int i = 0; i < 5; i++)
     for (int k = 0; k < 9; k++) {
-      dw__problem_spec spec = spec_of(SMALL, 1, &prefix, NULL, DW_MASK_BITS);
+      dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_BITS);
       dw__problem *clean = kt_problem(&spec), *spoilt = kt_problem(&spec);
       dw__problem *both[] = {clean, spoilt};
       for (int p = 0; p < 2; p++)
