@@ -485,8 +485,8 @@ typedef struct dw_args {
   const float *sinks;    // [heads], or NULL: a score that joins each row's softmax with no value: out shrinks, and lse holds
                          // it. A row that sees nothing else has out 0 and this as its lse, a dead one lse -inf
   int overlap_prologue;  // 1: start while the kernel before this one in the stream still runs (about 1.5 us less a call
-                         // between neighbours). That kernel must not write kv_len, qo_indptr, tables, indices or scales.
-  void *workspace;       // dw_workspace_size bytes
+    // between neighbours). That kernel must not write kv_len, qo_indptr, tables, indices, draft_slots or scales.
+  void *workspace;  // dw_workspace_size bytes
   size_t workspace_size;
   uint32_t *report;  // [DW_REPORT_WORDS], for checked kernels: what they find is added here. NULL: faults are masked alone
   // Entries of arrays, for checks; 0: not known. One that is too short for the call is refused, but for kv_indices, whose need only

@@ -1,7 +1,6 @@
 #include "plan.h"
 
 #include <assert.h>
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -152,13 +151,14 @@ void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_
   p->mask_request_stride = a->mask_shared ? 0 : dw__or_else(a->mask_request_stride, p->width * p->mask_row_stride);
   p->mask_indptr = (const long long *)a->mask_indptr;
   p->scale_log2 = (float)(a->softmax_scale * log2e);
-  p->cap_most = FLT_MAX;
+  const double most = 0x1p63;  // whose square fp32 holds, so that it times 0 is 0; what is greater takes the long way
+  p->cap_most = (float)most;
   if (a->soft_cap > 0.f) {
     static const double series[2] = {-0.33269163, 0.1214117};           // of tanh x / x - 1, up to x = 2/5
     const double cap = a->soft_cap * log2e, raw = p->scale_log2 / cap;  // q . k x raw = s / cap
     p->cap_log2 = (float)cap;
     p->cap_exponent = (float)(2 * log2e * raw);
-    p->cap_most = (float)fmin(0.4 / raw, FLT_MAX);
+    p->cap_most = (float)fmin(0.4 / raw, most);
     for (int i = 0; i < 2; i++) p->cap_series[i] = (float)(p->scale_log2 * series[i] * pow(raw, 2 * (i + 1)));
   }
   p->window = a->window;
@@ -255,10 +255,13 @@ static dw_status need_range(long long value, const char *field, long long least,
   snprintf(allowed, sizeof allowed, "%lld to %lld", least, most);
   return dw__fail_int(e, DW_BAD_ARGUMENT, field, value, allowed, "%s", why);
 }
-// A stride of 0 means "tight". Elements of `size` bytes; copies need 16-byte rows.
+// Strides: products of one with pages, heads and sizes stay in range.
+#define STRIDE_MOST ((int64_t)1 << 40)
+// 0 means "tight". Elements of `size` bytes; copies need 16-byte rows.
 static dw_status need_stride(int64_t value, const char *field, int64_t least, int size, dw_error *e) {
   if (!value) return DW_OK;
-  if (value < least) return need_range(value, field, least, INT64_MAX / 4, "rows would overlap", e);
+  if (value < least || value > STRIDE_MOST)
+    return need_range(value, field, least, STRIDE_MOST, value < least ? "rows would overlap" : "no memory is so large", e);
   if (value * size % 16)
     return dw__fail_int(e, DW_BAD_ARGUMENT, field, value, "a multiple of 16 bytes", "rows are copied 16 bytes at a time");
   return DW_OK;
@@ -413,7 +416,7 @@ static dw_status check_kv(const dw_shape *shape, const dw_args *a, dw_error *e) 
     TRY(need(a->block_table, "block_table", 4, e));
     TRY(need_range(a->table_columns, "table_columns", 1, INT32_MAX, "pages a row of the block table can name", e));
     if (a->block_table_stride)
-      TRY(need_range(a->block_table_stride, "block_table_stride", a->table_columns, INT64_MAX / 4, "rows would overlap", e));
+      TRY(need_range(a->block_table_stride, "block_table_stride", a->table_columns, STRIDE_MOST, "rows would overlap", e));
     if (a->draft_slots)
       return dw__fail(e, DW_BAD_ARGUMENT, "draft_slots", "a pointer", "NULL", "a block table names the drafts' pages itself");
   } else {
@@ -468,11 +471,11 @@ static dw_status check_mask(const dw_shape *shape, const dw_args *a, dw_error *e
   const bool bits = a->mask_kind == DW_MASK_BITS;
   const int64_t least = bits ? dw__ceil_div(width, 32) : width;
   if (a->mask_row_stride)
-    TRY(need_range(a->mask_row_stride, "mask_row_stride", least, INT64_MAX / 4,
+    TRY(need_range(a->mask_row_stride, "mask_row_stride", least, STRIDE_MOST,
                    bits ? "a row of the mask has a bit a draft" : "a row of the mask has an element a draft", e));
   if (!bits && !a->mask_shared && a->mask_request_stride)
     TRY(need_range(a->mask_request_stride, "mask_request_stride", (width - 1) * dw__or_else(a->mask_row_stride, least) + width,
-                   INT64_MAX / 4, "a request's matrix has width rows", e));
+                   STRIDE_MOST, "a request's matrix has width rows", e));
   return check_mask_size(shape, a, e);
 }
 
@@ -536,7 +539,7 @@ dw_status dw__args_check(const dw_shape *shape, const dw_bounds *bounds, const d
   if (a->lse) {
     TRY(need(a->lse, "lse", 4, e));
     if (a->lse_row_stride)
-      TRY(need_range(a->lse_row_stride, "lse_row_stride", shape->heads, INT64_MAX / 4, "rows would overlap", e));
+      TRY(need_range(a->lse_row_stride, "lse_row_stride", shape->heads, STRIDE_MOST, "rows would overlap", e));
   }
   if (a->qo_indptr) TRY(need(a->qo_indptr, "qo_indptr", 4, e));
   if (a->report) TRY(need(a->report, "report", 4, e));

@@ -63,7 +63,8 @@ static int grouped_ctas(const dw_shape *shape) { return grouped_token(shape) <= 
 // The layout of templates/grouped.cuh: everything before the rings, then as many slots as fit. 0: not one of each does.
 static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
   const size_t budget = grouped_ctas(shape) == 2 ? HALF_SHARED : WHOLE_SHARED, rows = 8 * (size_t)variant->n_tiles, step = 32;
-  const size_t addresses = (grouped_token(shape) <= 384 ? 8 : 4) * step * 16, each = step * dw__dtype_size(shape->kv);
+  const size_t steps = grouped_token(shape) <= 384 ? 8 : 4, addresses = steps * step * 16,
+               each = step * dw__dtype_size(shape->kv);
   const size_t weights = rows * (step * 2 + 16), sums = rows * (8 + 2 * 4 + 4 + 4), rest = 4 * 4 + addresses;
   const size_t scales = shape->kv == DW_E4M3 ? (rows + 15) / 16 * 16 * 4 : 0;
   const size_t fixed = (weights + sums + scales + rest + 127) / 128 * 128;
@@ -71,7 +72,7 @@ static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
   if (fixed + key + value > budget) return 0;
   const size_t fit = (budget - fixed) / (key + value), slots = fit < 6 ? fit : 6;
   const size_t used = fixed + slots * (key + value);
-  return used + (budget - used >= key ? key : 0);
+  return used + (slots < steps && budget - used >= key ? key : 0);
 }
 
 // The layout of templates/dimsplit.cuh in the same order.
@@ -135,6 +136,7 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
     return dw__fail(e, DW_NOT_APPLICABLE, "call", "table", "any with wide_tile=1 and three or four row tiles",
                     "the compiler spills what this one needs");
   if (v->wide_tile && dw__dtype_size(s->kv) > 1) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
+  if (v->e4m3_mma && s->target < 89) return no(e, "e4m3_mma", 1, "0 before sm_89", "nothing older multiplies e4m3");
   if (v->e4m3_mma && s->kv != DW_E4M3) return no(e, "e4m3_mma", 1, "0", "a record's scales come between its products");
   if (s->target < 90 && !v->cp_async)
     return no(e, "cp_async", 0, "1 before sm_90", "bulk copies and what waits for them came with sm_90");

@@ -30,7 +30,7 @@ constexpr int K_CHUNKS = QK * KV_BYTES / 16, V_CHUNKS = V * KV_BYTES / 16;  // o
 constexpr int K_BYTES = STEP * QK * KV_BYTES, V_BYTES = STEP * V * KV_BYTES;
 constexpr int WEIGHT_STRIDE = STEP * 2 + 16;  // a row of weights: 16 more than a multiple of 32, so ldmatrix has no conflicts
 constexpr int OUT_STRIDE = V * 2 + 16;        // a row of finished output, staged in the rings
-constexpr int ADDRESS_STEPS = KEY_VALUE_BYTES <= 384 ? 8 : 4;  // steps whose tokens' addresses are held, K_SLOTS + 1 at least
+constexpr int ADDRESS_STEPS = KEY_VALUE_BYTES <= 384 ? 8 : 4;  // steps whose tokens' addresses are held
 constexpr int CTAS_PER_SM = KEY_VALUE_BYTES <= 640 ? 2 : 1;
 constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
 
@@ -47,10 +47,11 @@ constexpr int ROW_SUMS = ADDRESSES;                       // at the end: [tile][
 constexpr int RINGS = (ADDRESSES + ADDRESS_STEPS * STEP * 16 + 127) / 128 * 128;
 constexpr int FIT = (BUDGET - RINGS) / (K_BYTES + V_BYTES);
 constexpr int V_SLOTS = FIT < 6 ? FIT : 6;
-constexpr int K_SLOTS = V_SLOTS + (BUDGET - RINGS - V_SLOTS * (K_BYTES + V_BYTES) >= K_BYTES ? 1 : 0);
+constexpr int K_SLOTS = V_SLOTS + (V_SLOTS < ADDRESS_STEPS && BUDGET - RINGS - V_SLOTS * (K_BYTES + V_BYTES) >= K_BYTES ? 1 : 0);
 constexpr int VALUES = RINGS + K_SLOTS * K_BYTES;         // [slot], behind those of K
 constexpr int SHARED_BYTES = VALUES + V_SLOTS * V_BYTES;
-static_assert(V_SLOTS > 0 && K_SLOTS < ADDRESS_STEPS, "a step of K and one of V fit");
+static_assert(V_SLOTS > 0, "a step of K and one of V fit");
+static_assert(K_SLOTS < ADDRESS_STEPS || (K_SLOTS == ADDRESS_STEPS && V_SLOTS > 1), "the address of a V is not put over before it is asked for");
 static_assert(ROW_SUMS + UNITS * ROWS * 8 <= RINGS, "no address is needed by then");
 static_assert(RINGS + ROWS * OUT_STRIDE <= SHARED_BYTES, "the staged output lives in the rings");
 #include "rows_gqa.cuh"

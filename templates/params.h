@@ -62,7 +62,7 @@ typedef struct dw_params {
   float scale_log2;        // softmax scale x log2(e)
   float cap_log2;          // soft cap x log2(e); 0: none
   float cap_exponent;      // q . k x this = log2(e) x 2 s / cap
-  float cap_most;          // magnitude of q . k up to which s is at most 2/5 of the cap; without a cap the greatest number
+  float cap_most;          // magnitude of q . k up to which s is at most 2/5 of the cap; 2^63 at most, and without a cap
   float cap_series[2];     // of cap x tanh, in squares of q . k: see request.cuh
   int window;              // 0: none
   const int *positions;    // [total_q] or null: prefix and depth

@@ -505,6 +505,33 @@ static void large_scores(void **state) {
     }
 }
 
+// Products of q and k whose squares leave fp32, scaled down to usual scores: with code for a soft cap, without one in the call and with.
+static void large_products(void **state) {
+  (void)state;
+  enum { PREFIX = 40, HEADS = 2, QK = 192, V = 128 };
+  const int prefix = PREFIX;
+  for (int cap = 0; cap < 2; cap++) {
+    dw__problem_spec spec = kt_spec_of("mla:h=2,t=4,qk=192,v=128", 1, &prefix, NULL, DW_MASK_PARENTS);
+    spec.soft_cap = cap ? 2 : 0;
+    dw__problem *problem = kt_problem(&spec);
+    problem->args.softmax_scale = 1e-22f;
+    for (int vector = 0; vector < 4 * HEADS; vector++)
+      dw__from_float(DW_BF16, 1e11, (uint16_t *)(uintptr_t)problem->args.q + vector * QK + QK - 1);
+    for (int token = 0; token < PREFIX + 4; token++)
+      dw__from_float(DW_BF16, (token % 7 - 3) * 3e10, kt_token_element(problem, 0, token, QK - 1));
+    kt_solve(problem);
+    dw_variant variant;
+    assert_int_equal(dw_variant_parse("family=rowsplit,n_tiles=1,combine=few,combine_splits=2,soft_cap=1", &variant, NULL),
+                     DW_OK);
+    dw_bounds bounds = kt_bounds(problem);
+    bounds.features = DW_WITH_SOFT_CAP;
+    kt_note("soft cap %d", cap);
+    kt_run(kt_kernel_get(&spec.shape, &variant), &bounds, problem, DW_HOST_FORWARD, 1);
+    kt_check(problem);
+    dw__problem_free(problem);
+  }
+}
+
 // Partial results are fp16. V of every size that fp16 KV has is held, its largest value too; so is bf16 V between 6e-5 and 65,504. Larger
 // bf16 values show as inf or NaN in the kernel with such partial results, and are right in those with fp32 ones.
 static void large_and_small_values(void **state) {
@@ -1563,6 +1590,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a24_one_poisoned_draft),
     cmocka_unit_test(a24_dead_nodes_and_poisoned_prefix),
     cmocka_unit_test(large_scores),
+    cmocka_unit_test(large_products),
     cmocka_unit_test(large_and_small_values),
     cmocka_unit_test(large_fp16_values),
     cmocka_unit_test(a10_more_splits_than_tokens),

@@ -296,6 +296,31 @@ static void a19_trees_of_1025_nodes(void **state) {
   }
 }
 
+// Widths at which the rings of grouped hold as many steps of K as there are addresses, some of the rule table's choice, and ragged ones.
+static void a23_widths_of_any_size(void **state) {
+  (void)state;
+  static const struct {
+    const char *widths;
+    int n_tiles;
+  } cases[] = {{"qk=192,v=192", 1}, {"qk=192,v=192", 6},         {"qk=96,v=256", 1},         {"qk=128,v=224", 1},
+               {"qk=256,v=128", 4}, {"qk=64,v=160", 1},          {"qk=32,v=192", 3},         {"qk=192,v=256", 1},
+               {"qk=256,v=96", 2},  {"qk=160,v=256,kv=e4m3", 1}, {"qk=192,v=224,kv=e4m3", 2}};
+  const int prefix = 300;
+  for (int i = 0; i < COUNT(cases); i++) {
+    char shape[96], variant[96];
+    snprintf(shape, sizeof shape, "gqa:h=8,hk=2,t=9,page=16,%s", cases[i].widths);
+    snprintf(variant, sizeof variant, "family=grouped,n_tiles=%d,combine=few,combine_splits=2", cases[i].n_tiles);
+    dw__problem_spec spec = kt_spec_of(shape, 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem *problem = solved(&spec);
+    dw_bounds bounds = kt_bounds(problem);
+    bounds.sm_count = 2;  // long ranges: the rings go round
+    kt_note("%s, %s", shape, variant);
+    kt_run(kt_kernel_for(problem, variant), &bounds, problem, DW_HOST_RANDOM, 1);
+    kt_check(problem);
+    dw__problem_free(problem);
+  }
+}
+
 static void a23_unequal_widths(void **state) {
   (void)state;
   enum { MOST = 12 };
@@ -423,13 +448,21 @@ static void a41_q_in_a_packed_row(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a02_interleaved_pages),      cmocka_unit_test(a03_slots_at_the_far_end),
-    cmocka_unit_test(a08_one_bad_value),          cmocka_unit_test(a11_lengths_1_to_5),
-    cmocka_unit_test(a13_batches_in_the_merge),   cmocka_unit_test(a19_trees_of_1025_nodes),
-    cmocka_unit_test(a23_unequal_widths),         cmocka_unit_test(a25_window_and_tree),
-    cmocka_unit_test(a27_sinks_of_each_head),     cmocka_unit_test(a30_sixteen_heads_a_group),
-    cmocka_unit_test(a30_heads_of_the_presets),   cmocka_unit_test(a31_heads_that_do_not_divide),
-    cmocka_unit_test(a41_q_in_a_packed_row),      cmocka_unit_test(a42_page_stride_is_the_callers),
+    cmocka_unit_test(a02_interleaved_pages),
+    cmocka_unit_test(a03_slots_at_the_far_end),
+    cmocka_unit_test(a08_one_bad_value),
+    cmocka_unit_test(a11_lengths_1_to_5),
+    cmocka_unit_test(a13_batches_in_the_merge),
+    cmocka_unit_test(a19_trees_of_1025_nodes),
+    cmocka_unit_test(a23_unequal_widths),
+    cmocka_unit_test(a23_widths_of_any_size),
+    cmocka_unit_test(a25_window_and_tree),
+    cmocka_unit_test(a27_sinks_of_each_head),
+    cmocka_unit_test(a30_sixteen_heads_a_group),
+    cmocka_unit_test(a30_heads_of_the_presets),
+    cmocka_unit_test(a31_heads_that_do_not_divide),
+    cmocka_unit_test(a41_q_in_a_packed_row),
+    cmocka_unit_test(a42_page_stride_is_the_callers),
     cmocka_unit_test(d13_row_tiles_do_not_count),
   };
   if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
