@@ -53,8 +53,8 @@ static void seeds_and_numbers_give_other_cases(void **state) {
 
 static void every_part_of_the_contract_is_drawn(void **state) {
   (void)state;
-  int masks[DW_MASK_STATIC + 1] = {0}, families[4] = {0}, calls[2] = {0}, wide = 0, padded = 0, empty = 0, none = 0,
-                             longest = 0;
+  int masks[DW_MASK_STATIC + 1] = {0}, families[DW_DIMSPLIT + 1] = {0}, calls[2] = {0}, wide = 0, padded = 0, empty = 0,
+                             none = 0, longest = 0;
   dw__case all = {0}, c;
   for (int i = 0; i < CASES; i++) {
     dw__case_make(&dw__case_large, SEED, i, PER_GROUP, &c);
