@@ -61,7 +61,7 @@ static void override_ranges(dw__plan *plan, const dw_bounds *bounds, int ranges)
 static dw_status prepare(const contender *c, const dw__plan_kernel *planned, dw__launch *launch, dw_error *error) {
   *launch = (dw__launch){.grid = {planned->grid[0], planned->grid[1], planned->grid[2]},
                          .block = {planned->block, 1, 1},
-                         .cluster_x = planned->cluster ? planned->cluster : 1,
+                         .cluster_x = planned->cluster,
                          .dynamic_shared = planned->dynamic_shared,
                          .dependent = planned->dependent};
   return dw__module_function(c->module, planned->entry, planned->dynamic_shared, &launch->function, error);
@@ -122,7 +122,7 @@ static dw_status read_kv(const bench *b, const problem *p, contender *c, const d
   const unsigned blocks = 2 * (unsigned)p->bounds.sm_count;
   void *list[] = {&params};
   c->launches[0] = dw__gpu_tool_launch(b->tools, DW__TOOL_GATHER, blocks, 1, 1);
-  c->plan.kernels[0] = (dw__plan_kernel){.grid = {blocks, 1, 1}};
+  c->plan.kernels[0] = (dw__plan_kernel){.grid = {blocks, 1, 1}, .cluster = 1};
   return dw__driver_launch(dw__gpu_driver(b->gpu), &c->launches[0], list, stream, error);
 }
 

@@ -68,6 +68,8 @@ int dw__fd_write(int fd, const void *data, size_t size);
 
 double dw__seconds(void);  // monotonic
 
+// As a shape's text has it; NULL for none of them.
+const char *dw__dtype_name(dw_dtype type);
 // Bytes of an element; a record's elements, of which its strides are, are its bytes.
 static inline size_t dw__dtype_size(dw_dtype type) {
   return type == DW_F32 ? 4 : type == DW_E4M3 || type == DW_RECORD656 ? 1 : 2;

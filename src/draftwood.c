@@ -262,14 +262,6 @@ void dw_stats_get(dw_ctx *ctx, dw_stats *stats) {
 
 // ---- shape, variant -> source ---------------------------------------------------------------------------------
 
-static const char *dtype_text(dw_dtype type) {
-  return type == DW_BF16        ? "bf16"
-         : type == DW_F16       ? "fp16"
-         : type == DW_E4M3      ? "e4m3"
-         : type == DW_RECORD656 ? "record656"
-                                : "fp32";
-}
-
 #define PARAMS_MAX 64
 
 // The variant's parameters are cut out of its canonical text "name=value,...", so that variant.def stays their only list.
@@ -296,9 +288,9 @@ static size_t shape_params(const dw_shape *shape, dw__gen_param *params) {
     {"head_dim_qk", NULL, shape->head_dim_qk},
     {"head_dim_v", NULL, shape->head_dim_v},
     {"page", NULL, shape->page},
-    {"q", dtype_text(shape->q), 0},
-    {"kv", dtype_text(shape->kv), 0},
-    {"out", dtype_text(shape->out), 0},
+    {"q", dw__dtype_name(shape->q), 0},
+    {"kv", dw__dtype_name(shape->kv), 0},
+    {"out", dw__dtype_name(shape->out), 0},
     {"target", NULL, shape->target},
     {"limits", NULL, shape->limits},
   };
@@ -899,7 +891,7 @@ static dw_status prepare(const loaded *image, const dw__plan_kernel *planned, dw
   *launch = (dw__launch){
     .grid = {planned->grid[0], planned->grid[1], planned->grid[2]},
     .block = {planned->block, 1, 1},
-    .cluster_x = planned->cluster ? planned->cluster : 1,
+    .cluster_x = planned->cluster,
     .dynamic_shared = planned->dynamic_shared,
     .dependent = planned->dependent,
   };

@@ -180,7 +180,7 @@ static dw_status launch(call *now, const dw__plan_kernel *planned, stage at, con
     .params = params,
     .grid = {planned->grid[0], planned->grid[1], planned->grid[2]},
     .block = {planned->block, 1, 1},
-    .cluster = {planned->cluster ? planned->cluster : 1, 1, 1},
+    .cluster = {planned->cluster, 1, 1},
     .shared_bytes = planned->dynamic_shared,
     .order = now->order,
     .seed = now->seed + (uint64_t)now->launched,

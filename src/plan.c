@@ -44,8 +44,8 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
 // Workspace: [partials][their lse][packed mask][faults of the requests], each 256-byte aligned.
 static void finish(const dw_variant *variant, const dw_bounds *bounds, size_t packed_bytes, dw__plan *plan) {
   if (variant->checked) {
-    plan->check =
-      (dw__plan_kernel){.entry = "dw_check", .grid = {(unsigned)bounds->batch, 1, 1}, .block = 128, .dynamic_shared = 4 * 16};
+    plan->check = (dw__plan_kernel){
+      .entry = "dw_check", .grid = {(unsigned)bounds->batch, 1, 1}, .block = 128, .cluster = 1, .dynamic_shared = 4 * 16};
     plan->faults_bytes = align_up((size_t)bounds->batch * sizeof(unsigned), 256);
   }
   plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed_bytes + plan->faults_bytes;
@@ -54,8 +54,11 @@ static void finish(const dw_variant *variant, const dw_bounds *bounds, size_t pa
 static void add_combine(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan) {
   const long long units = (long long)max_rows(shape) * shape->head_dim_v;
   dw__plan_kernel *k = &plan->kernels[plan->count++];
-  *k = (dw__plan_kernel){
-    .entry = "dw_combine", .grid = {1, (unsigned)bounds->batch, 1}, .block = 128, .dependent = shape->target >= 90};
+  *k = (dw__plan_kernel){.entry = "dw_combine",
+                         .grid = {1, (unsigned)bounds->batch, 1},
+                         .block = 128,
+                         .cluster = 1,
+                         .dependent = shape->target >= 90};
   k->grid[0] = (unsigned)dw__ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
   if (variant->combine == DW_COMBINE_MANY) k->dynamic_shared = (8 * 132 + 192) * sizeof(float);
   else k->dynamic_shared = dw__rule_few_shared(shape, bounds, k->grid[0]);
@@ -81,7 +84,8 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   plan->ranges = split.ranges;
   plan->all_ranges = split.ranges * bounds->batch;
   dw__plan_kernel *main = &plan->kernels[plan->count++];
-  *main = (dw__plan_kernel){.entry = "dw_verify", .block = 128, .dynamic_shared = dw_shared_bytes(shape, variant)};
+  *main =
+    (dw__plan_kernel){.entry = "dw_verify", .block = 128, .cluster = 1, .dynamic_shared = dw_shared_bytes(shape, variant)};
   if (variant->family == DW_REFERENCE) {
     main->grid[0] = (unsigned)dw__ceil_div(rows, 4);
     main->grid[1] = (unsigned)bounds->batch;
@@ -98,7 +102,8 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
   add_combine(shape, variant, bounds, plan);
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
-  plan->pack = (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128};
+  plan->pack =
+    (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128, .cluster = 1};
 
   const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
   const bool wide = variant->family == DW_SPLIT || shape->kv == DW_RECORD656;  // fp32: a record's scales may be of any size

@@ -14,7 +14,7 @@ typedef struct dw__plan_kernel {
   const char *entry;  // "dw_verify", "dw_combine" ...
   unsigned grid[3];
   unsigned block;    // threads
-  unsigned cluster;  // CTAs along x, 0 as 1
+  unsigned cluster;  // CTAs along x
   size_t dynamic_shared;
   bool dependent;  // programmatic stream serialisation
 } dw__plan_kernel;

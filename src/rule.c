@@ -20,14 +20,18 @@ static int row_tiles(const dw_shape *shape) {
 
 // ---- resources ------------------------------------------------------------------------------------------------
 
+// What sm_120 has for each of two CTAs that share a multiprocessor, and for one alone.
+#define HALF_SHARED 50176
+#define WHOLE_SHARED 101376
+
 // Shared memory a block may have: what the target gives, or what `limits` allows of it.
 static int shared_limit(const dw_shape *shape) {
-  if (shape->limits == 120) return 101376;
+  if (shape->limits == 120) return WHOLE_SHARED;
   switch (shape->target / 10) {
-    case 12: return 101376;
+    case 12: return WHOLE_SHARED;
     case 9:
     case 10: return 232448;
-    default: return shape->target == 80 ? 166912 : 101376;
+    default: return shape->target == 80 ? 166912 : WHOLE_SHARED;
   }
 }
 
@@ -36,11 +40,9 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const bool record = shape->kv == DW_RECORD656, bytes = shape->kv == DW_E4M3 || record, wide = variant->wide_tile;
   const int one_buffer = record ? 4 : 3;  // from so many row tiles on
   const size_t halves = wide ? 2 : 1, weight_buffers = 3, score_buffers = wide && variant->n_tiles >= one_buffer ? 1 : 2;
-  const size_t rows = 8 * (size_t)variant->n_tiles, half_slots = !bytes                  ? 4
-                                                                 : !wide || record       ? 6
-                                                                 : variant->n_tiles == 5 ? 7
-                                                                                         : 8;
-  const size_t slots = record && wide ? 3 : half_slots;
+  const size_t rows = 8 * (size_t)variant->n_tiles, wide_slots = variant->n_tiles == 5 ? 7 : 8;
+  const size_t half_slots = !bytes ? 4 : !wide || record ? 6 : wide_slots;  // 16 tokens each
+  const size_t slots = record ? half_slots / halves : half_slots;           // a record's slot is a tile
   const size_t token = record ? DW__RECORD_BYTES : (size_t)shape->head_dim_qk * (bytes ? 1 : 2) + 16;
   const size_t ring = half_slots * 16 * token, scales = record ? half_slots * 16 * 16 : 0;
   const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
@@ -49,10 +51,6 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
   return (ring + scores + weights + rescale + poison + final + scales + barriers + 15) / 16 * 16;
 }
-
-// What sm_120 has for each of two CTAs that share a multiprocessor, and for one alone.
-#define HALF_SHARED 50176
-#define WHOLE_SHARED 101376
 
 // Two CTAs of grouped share a multiprocessor, but for long vectors.
 static int grouped_token(const dw_shape *shape) {  // bytes of its K and V
@@ -172,7 +170,7 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (dw__dtype_size(s->kv) == 1)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_E4M3 ? "e4m3" : "record656", "the type of q",
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", dw__dtype_name(s->kv), "the type of q",
                     "rowsplit is the family for KV in e4m3");
   if (s->target != 90 && s->target < 120)
     return no(e, "target", s->target, "sm_90, or sm_120 and later",
@@ -226,7 +224,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (status) return status;
   if (v->kv_rope && s->kv == DW_RECORD656) return no(e, "kv_rope", 1, "0", "a record has the rope in it");
   if (s->q != s->kv && dw__dtype_size(s->kv) > 1)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", s->kv == DW_BF16 ? "bf16" : "fp16", "the type of q, or e4m3",
+    return dw__fail(e, DW_NOT_APPLICABLE, "kv", dw__dtype_name(s->kv), "the type of q, or e4m3",
                     "q and KV meet in one matrix instruction");
   if ((v->q_rope || v->kv_rope) && is_gqa(s))
     return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0 for GQA", "only MLA has a part that may lie apart");

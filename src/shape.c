@@ -16,6 +16,11 @@ static const dw__name kv_names[] = {{"bf16", DW_BF16},
                                     {NULL, 0}};
 static const dw__name out_names[] = {{"bf16", DW_BF16}, {"fp16", DW_F16}, {"f16", DW_F16},
                                      {"fp32", DW_F32},  {"f32", DW_F32},  {NULL, 0}};
+const char *dw__dtype_name(dw_dtype type) {
+  const dw__name *at = type == DW_F32 ? out_names : kv_names;
+  while (at->text && at->value != (int)type) at++;  // the first name of a type is the canonical one
+  return at->text;
+}
 // Device classes that some template serves.
 static const dw__name target_names[] = {{"sm_80", 80},   {"sm_86", 86},   {"sm_89", 89},   {"sm_90", 90}, {"sm_100", 100},
                                         {"sm_103", 103}, {"sm_120", 120}, {"sm_121", 121}, {NULL, 0}};

@@ -787,7 +787,7 @@ static void check_plan(const dw_shape *s, const dw_variant *v, const dw_bounds *
   assert_true(plan->all_ranges >= b->batch);
   assert_int_equal(plan->all_ranges, plan->ranges * b->batch);
   if (b->split_tokens) assert_true((long long)plan->ranges * b->split_tokens >= b->kv_len);
-  assert_int_equal(main_kernel->cluster ? main_kernel->cluster : 1, cluster);
+  assert_int_equal(main_kernel->cluster, cluster);
   assert_int_equal(main_kernel->grid[0], (unsigned)plan->groups * cluster * (gqa ? (unsigned)s->kv_heads : 1));
   assert_int_equal(main_kernel->grid[1], plan->ranges);
   assert_int_equal(main_kernel->grid[2], b->batch);
