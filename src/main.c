@@ -27,7 +27,7 @@ static const char build_help[] =
 static const char verify_help[] =
   "Runs the kernel on random problems and compares each row with an fp64 oracle. SHAPE as in draftwood gen --help.\n"
   "The variant is --variant, or the rule table's choice for the lengths and batches that are run.\n"
-  "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else c++), --device gpu needs a GPU of the target.\n"
+  "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else g++ or clang++), --device gpu needs a GPU of the target.\n"
   "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
   "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.\n"
   "--named in place of SHAPE runs the cases of users' reports on a GPU, by name; draftwood verify --named --help tells more.\n"
