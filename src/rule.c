@@ -76,11 +76,11 @@ static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
 // The layout of templates/dimsplit.cuh in the same order.
 static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) {
   const size_t tiles = (size_t)variant->n_tiles, rows = 8 * tiles, slots = 4, buffers = 2;
-  const size_t owned = tiles == 9 ? 36 : (tiles + 1) / 2 * 8;
-  const size_t ring = slots * 32 * ((size_t)shape->head_dim_qk + 16), scores = (1 + buffers) * owned * 128;
-  const size_t weights = buffers * rows * 64, rescale = buffers * (rows * 4 + 32), poison = 16 + 16, final = rows * 4;
+  const size_t owned = tiles == 9 ? 36 : (tiles + 1) / 2 * 8, tail = tiles == 9 ? 4 : 0;
+  const size_t ring = slots * 32 * ((size_t)shape->head_dim_qk + 16), scores = (1 + buffers) * (owned + tail) * 128;
+  const size_t weights = buffers * rows * 64, rescale = buffers * (rows * 4 + 32), poison = 16 + 16;
   const size_t barriers = 8 * (2 * slots + 2 + 4 * buffers + 1);
-  return (ring + scores + weights + rescale + poison + final + barriers + 15) / 16 * 16;
+  return (ring + scores + weights + rescale + poison + barriers + 15) / 16 * 16;
 }
 
 // What comes before the rings of templates/warpsplit.cuh: rows, and q where the registers do not hold it.

@@ -35,7 +35,8 @@ constexpr int LATENT_BYTES = V, ROPE_BYTES = QK - V;  // of a token, in this CTA
 constexpr int TOKEN_STRIDE = QK + 16;            // in a slot: an odd number of 16 bytes, so ldmatrix has no conflicts
 constexpr int SLOT_BYTES = TILE * TOKEN_STRIDE;
 constexpr int SENT_BUFFERS = 2, WEIGHT_BUFFERS = 2;
-constexpr int SCORE_BYTES = OWNED_ROWS * 128;    // a buffer: [owned row][32] f32, see score_chunk
+constexpr int TAIL_ROWS = TAIL ? 4 : 0;          // of the ninth tile, of each CTA
+constexpr int SCORE_BYTES = (OWNED_ROWS + TAIL_ROWS) * 128;  // a buffer: [owned row][32] f32, the tail's rows twice, see score_loop
 constexpr int WEIGHT_BYTES = ROWS * 64;          // a buffer: [row][lane of a quad][4 x 2] 16-bit, as the B fragments want them
 constexpr int OUT_STRIDE = V + 16;               // a query row of finished output, staged in the ring
 constexpr int K_STEPS = QK / 32;
@@ -52,9 +53,11 @@ constexpr int RESCALE = WEIGHTS + WEIGHT_BUFFERS * WEIGHT_BYTES;   // [buffer][r
 constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4; // [buffer][row tile] u32: 1: a factor is not 1; 2: one of the ninth's
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 32;  // [tile & 1][softmax warp] u16: a token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                     // [softmax warp] s32: see softmax_window_end
-constexpr int FINAL = WINDOW_ENDS + 16;                            // [row] f32 1 / sum
+constexpr int BARRIERS = WINDOW_ENDS + 16;                         // mbarriers, 8 bytes each
+// 1 / sum of each row, f32: in what pads the tokens of the last slot, where nothing else is ever written.
+constexpr int FINAL = RING + (SLOTS - 1) * SLOT_BYTES + QK;
+DEV int final_at(int row) { return FINAL + row / 4 * TOKEN_STRIDE + row % 4 * 4; }
 constexpr bool LSE_IN_FINAL = false;                               // the softmax warps store it themselves
-constexpr int BARRIERS = FINAL + ROWS * 4;                         // mbarriers, 8 bytes each
 
 constexpr int BAR_FULL = BARRIERS;                             // [slot]: the tile's bytes have landed
 constexpr int BAR_EMPTY = BAR_FULL + SLOTS * 8;                // [slot]: the output warps, last to read it, are done
@@ -67,11 +70,13 @@ constexpr int BAR_WEIGHTS_EMPTY = BAR_WEIGHTS_FULL + WEIGHT_BUFFERS * 8;  // [bu
 constexpr int BAR_FINAL = BAR_WEIGHTS_EMPTY + WEIGHT_BUFFERS * 8;  // sums are final, no warp reads the ring any more
 constexpr int BARRIERS_END = BAR_FINAL + 8;
 constexpr int SHARED_BYTES = (BARRIERS_END + 15) / 16 * 16;
-static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives in the ring");
+static_assert(ROWS * OUT_STRIDE <= (SLOTS - 1) * SLOT_BYTES, "the staged output lives in the ring, before FINAL");
+static_assert(ROWS / 4 <= TILE, "FINAL has 16 bytes of a token for four rows");
 
 constexpr u32 NAMED_POISON = 1;  // named barrier of the softmax warps
 
-// A score warp has TILES_EACH row tiles, all 32 tokens of them; of a ninth tile the first two warps have 16 tokens each.
+// A score warp has TILES_EACH row tiles, all 32 tokens of them; of a ninth tile each has 16 tokens over every second k-step, so that all
+// take the same time.
 constexpr int TILES_EACH = N_TILES > 4 ? 2 : 1;
 constexpr int SCORING_WARPS = TAIL ? 4 : (N_TILES + TILES_EACH - 1) / TILES_EACH;  // those that have any
 
@@ -137,13 +142,15 @@ DEV int score_tile(const Pair &c, int i) {
   return TILES_EACH == 1 ? warp : 2 * warp + (i ^ c.rank);
 }
 // Q is asked for first and turned into fragments later. A warp load covers 64 bytes of eight rows, which are two k-steps: word
-// 4 j + l % 4 of the 16 words is register j of lane l after the transpose.
+// 4 j + l % 4 of the 16 words is register j of lane l after the transpose. Score warps 2 and 3 take the two in the other order: of a
+// ninth tile each warp has the first of each.
+DEV u32 later_step_first() { return TAIL ? warp_id() >> 1 : 0; }
 DEV void query_request(const dw_params &p, const Pair &c, int tile, u32x4 (&raw)[K_STEPS / 2]) {
   const QueryRow from = query_row(p, c, tile);
 #pragma unroll
   for (int i = 0; i < K_STEPS / 2; i++) {
     const int latent = c.rank * LATENT_BYTES + i * 64, rope = 2 * LATENT_BYTES + c.rank * ROPE_BYTES + i * 64 - LATENT_BYTES;
-    raw[i] = ldg_nc_v4(from.at((i * 64 < LATENT_BYTES ? latent : rope) + (lane_id() & 3) * 16));
+    raw[i] = ldg_nc_v4(from.at((i * 64 < LATENT_BYTES ? latent : rope) + ((lane_id() & 3) ^ later_step_first() * 2) * 16));
   }
 }
 
@@ -170,10 +177,10 @@ DEV void score_store(smem_addr own, smem_addr sent, smem_addr bar, bool remote, 
     }
   }
 }
-// Half of the tokens of the ninth tile: its first four rows belong to CTA 0.
+// Half of the tokens of the ninth tile, over half of the k-steps: its first four rows belong to CTA 0.
 DEV bool tail_is_remote(const Pair &c) { return (int)(lane_id() >> 1 & 1) != c.rank; }
 DEV void score_store_tail(smem_addr own, smem_addr sent, smem_addr bar, bool remote, int half, const float (&s)[4]) {
-  const int row = 32 + (2 * (lane_id() & 3) & 3), chunk = lane_id() >> 2;
+  const int row = 32 + later_step_first() * TAIL_ROWS + (2 * (lane_id() & 3) & 3), chunk = lane_id() >> 2;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const int at = score_chunk(row + i, chunk) + half * 8;
@@ -196,9 +203,10 @@ DEV void score_loop(const Pair &c, const Query<TILES_EACH> &q, const Query<1> &t
     remote[i] = TILES_EACH == 2 ? i : (score_tile(c, i) & 1) != c.rank;
     sends |= exists[i] && remote[i];
   }
+  const int swapped = later_step_first() * 32;
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
-    const smem_addr keys = key_fragment(c, ring.at);
+    const smem_addr keys[2] = {key_fragment(c, ring.at) + swapped, key_fragment(c, ring.at) + 32 - swapped};
     ring.wait_full(c.shared + BAR_FULL);
     float s[TILES_EACH][2][4], tail[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
@@ -208,14 +216,14 @@ DEV void score_loop(const Pair &c, const Query<TILES_EACH> &q, const Query<1> &t
     // Steps of 16 dimensions, each of two halves of the tokens.
     u32 a[AHEAD + 1][4];
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) ldmatrix_x4(a[i], keys + i / 2 * 32 + i % 2 * 16 * TOKEN_STRIDE);
-#pragma unroll
-    for (int i = 0; i < 2 * K_STEPS; i++) {
-      const int next = i + AHEAD;
-      if (next < 2 * K_STEPS) ldmatrix_x4(a[next % (AHEAD + 1)], keys + next / 2 * 32 + next % 2 * 16 * TOKEN_STRIDE);
+    for (int i = -AHEAD; i < 2 * K_STEPS; i++) {
+      const int next = i + AHEAD, step = next / 2;
+      if (next < 2 * K_STEPS)
+        ldmatrix_x4(a[next % (AHEAD + 1)], keys[step % 2] + step / 2 * 64 + next % 2 * 16 * TOKEN_STRIDE);
+      if (i < 0) continue;
 #pragma unroll
       for (int t = 0; t < TILES_EACH; t++) mma_mul(s[t][i % 2], a[i % (AHEAD + 1)], q.b[i / 2][t]);
-      if (i % 2 == HALF) mma_mul(tail, a[i % (AHEAD + 1)], tail_q.b[i / 2][0]);
+      if (i % 2 == HALF && i / 2 % 2 == 0) mma_mul(tail, a[i % (AHEAD + 1)], tail_q.b[i / 2][0]);
     }
     const smem_addr own_to = c.shared + OWN_SCORES, sent_to = c.peer + SENT_SCORES + sent.at * SCORE_BYTES;
     const smem_addr sent_full = c.peer + BAR_SENT_FULL + sent.at * 8;
@@ -260,8 +268,9 @@ DEV void softmax_read(smem_addr own, smem_addr sent, WholeRow &x) {
   }
 }
 DEV void softmax_read(smem_addr own, smem_addr sent, TailRow &x) {
-  const int at = score_chunk(32 + softmax_warp(), x.position >> 2) + (x.position & 3) * 4;
-  x.s[0] = lds_f32(own + at) + lds_f32(sent + at);
+  const int row = 32 + softmax_warp(), word = (x.position & 3) * 4;
+  const int a = score_chunk(row, x.position >> 2) + word, b = score_chunk(row + TAIL_ROWS, x.position >> 2) + word;
+  x.s[0] = (lds_f32(own + a) + lds_f32(own + b)) + (lds_f32(sent + a) + lds_f32(sent + b));
 }
 
 // Weights of the whole row as one lane of a B fragment has them: tokens 2 j, 2 j + 1 and the same 8, 16, 24 further on.
@@ -291,7 +300,8 @@ DEV void softmax_factors(const Pair &c, int buffer, smem_addr bar, bool has_x, c
   st_async_u32(c.peer + at, word, bar);
   sts_u32(c.shared + at, word);
 }
-// Bytes of both that a CTA sends for a tile.
+// Bytes that a CTA gets, and of weights and factors those that it sends, for a tile.
+DEV constexpr u32 score_bytes(int rank) { return (owned_rows(rank) + TAIL_ROWS) * 128; }
 DEV constexpr u32 weight_bytes(int rank) { return owned_rows(rank) * (64 + 4) + SOFTMAX_WARPS * 4; }
 DEV constexpr u32 of_rank(int rank, u32 zero, u32 one) { return rank ? one : zero; }
 
@@ -301,8 +311,8 @@ DEV void softmax_end(const dw_params &p, const Pair &c, const SoftmaxRow<L, T> &
   const bool nothing = softmax_nothing(p, c, x, sum);
   if (x.position) return;
   const float scale = nothing ? 0.f : 1.f / rounded;
-  st_async_u32(c.peer + FINAL + x.row * 4, float_to_bits(scale), c.peer + BAR_FINAL);
-  sts_f32(c.shared + FINAL + x.row * 4, scale);
+  st_async_u32(c.peer + final_at(x.row), float_to_bits(scale), c.peer + BAR_FINAL);
+  sts_f32(c.shared + final_at(x.row), scale);
   if (x.row < c.rows) stg_cg_f32(p.partial_lse + partial_row(p, c) + x.row, nothing ? MINUS_INF : softmax_lse(x, sum));
 }
 
@@ -343,7 +353,7 @@ DEV void softmax_loop(const dw_params &p, const C &c) {
     const bool edge = t0 + TILE > c.request.prefix || t0 + TILE > c.tiles.end || t0 < window_end;
     const smem_addr read = c.shared + OWN_SCORES, received = c.shared + SENT_SCORES + sent.at * SCORE_BYTES;
     if (announces)
-      mbarrier_arrive_expect(c.shared + BAR_SENT_FULL + sent.at * 8, of_rank(c.rank, owned_rows(0) * 128, owned_rows(1) * 128));
+      mbarrier_arrive_expect(c.shared + BAR_SENT_FULL + sent.at * 8, of_rank(c.rank, score_bytes(0), score_bytes(1)));
     own.wait_full(c.shared + BAR_OWN_FULL);
     sent.wait_full(c.shared + BAR_SENT_FULL);
     if (has_x) softmax_read(read, received, x);
@@ -377,43 +387,39 @@ DEV void softmax_loop(const dw_params &p, const C &c) {
 }
 
 // ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
-// Row tile t's flag; a ninth tile has rows of every softmax warp of both CTAs.
-DEV void rescale_output(smem_addr factors, const u32x4 &low, const u32x4 &high, Output<N_TILES> &out) {
-  const u32 any = low.x | low.y | low.z | low.w | high.x | high.y | high.z | high.w;
-  const u32 flag[9] = {low.x & 1, low.y & 1, low.z & 1, low.w & 1, high.x & 1, high.y & 1, high.z & 1, high.w & 1, any & 2};
-#pragma unroll
-  for (int t = 0; t < N_TILES; t++) {
-    if (!flag[t]) continue;
-    const f32x2 factor = lds_f32x2(factors + (t * 8 + 2 * (lane_id() & 3)) * 4);
-#pragma unroll
-    for (int m = 0; m < V_TILES; m++) {
-      out.o[m][t][0] *= factor.x;
-      out.o[m][t][1] *= factor.y;
-      out.o[m][t][2] *= factor.x;
-      out.o[m][t][3] *= factor.y;
-    }
-  }
-}
-
-// The weights of a tile say that its bytes have landed, too.
+// The weights of a tile say that its bytes have landed, too. The output so far is rescaled tile by tile between the products, which run on
+// meanwhile.
 DEV void output_tile(const Pair &c, bool first, bool last, const Turn<SLOTS> &ring, const Turn<WEIGHT_BUFFERS> &weights,
                      Output<N_TILES> &out) {
   const smem_addr values = value_fragment(c, ring.at), from = c.shared + WEIGHTS + weights.at * WEIGHT_BYTES + lane_id() * 16;
   const smem_addr flags = c.shared + RESCALE_FLAGS + weights.at * 32;
+  const smem_addr factors = c.shared + RESCALE + weights.at * ROWS * 4 + (lane_id() & 3) * 8;
   weights.wait_full(c.shared + BAR_WEIGHTS_FULL);
+  const u32x4 low = lds_u32x4(flags), high = lds_u32x4(flags + 16);
+  u32x4 next = lds_u32x4(from);
+  f32x2 next_factor = lds_f32x2(factors);
   u32 a[2][V_TILES][4];  // two halves of the tokens
 #pragma unroll
   for (int h = 0; h < 2; h++)
 #pragma unroll
     for (int m = 0; m < V_TILES; m++) ldmatrix_x4_trans(a[h][m], values + h * 16 * TOKEN_STRIDE + m * 32);
-  u32x4 next = lds_u32x4(from);
-  const u32x4 low = lds_u32x4(flags), high = lds_u32x4(flags + 16);
-  if (!first && (low.x | low.y | low.z | low.w | high.x | high.y | high.z | high.w))  // the first finds zeros
-    rescale_output(c.shared + RESCALE + weights.at * ROWS * 4, low, high, out);
+  // Row tile t's flag; a ninth tile has rows of every softmax warp of both CTAs. The first finds zeros.
+  const u32 any = low.x | low.y | low.z | low.w | high.x | high.y | high.z | high.w;
+  const u32 flag[9] = {low.x & 1, low.y & 1, low.z & 1, low.w & 1, high.x & 1, high.y & 1, high.z & 1, high.w & 1, any & 2};
 #pragma unroll
   for (int t = 0; t < N_TILES; t++) {
     const u32 b[2][2] = {{next.x, next.y}, {next.z, next.w}};
-    if (t + 1 < N_TILES) next = lds_u32x4(from + (t + 1) * 512);
+    const f32x2 factor = next_factor;
+    if (t + 1 < N_TILES) next = lds_u32x4(from + (t + 1) * 512), next_factor = lds_f32x2(factors + (t + 1) * 32);
+    if (!first && flag[t]) {
+#pragma unroll
+      for (int m = 0; m < V_TILES; m++) {
+        out.o[m][t][0] *= factor.x;
+        out.o[m][t][1] *= factor.y;
+        out.o[m][t][2] *= factor.x;
+        out.o[m][t][3] *= factor.y;
+      }
+    }
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
@@ -460,9 +466,8 @@ DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, Loader &l) {
     if (TAIL) query_request(p, c, 8, tail.raw[0]);
     query_transpose(q);
     if (TAIL) query_transpose(tail);
-    if (TAIL && warp == 0) score_loop<TAIL ? 0 : -1>(c, q, tail);
-    else if (TAIL && warp == 1) score_loop<TAIL ? 1 : -1>(c, q, tail);
-    else if (warp < SCORING_WARPS) score_loop<-1>(c, q, tail);
+    if (TAIL && warp & 1) score_loop<TAIL ? 1 : -1>(c, q, tail);
+    else if (warp < SCORING_WARPS) score_loop<TAIL ? 0 : -1>(c, q, tail);
   } else if (warp < FIRST_SOFTMAX_WARP) {
     registers_inc<216>();
     if (warp < FIRST_OUTPUT_WARP + OUTPUT_WARPS) output_role(p, c);

@@ -155,12 +155,11 @@ template <int NT>
 DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Output<NT> &out) {
   const u32 l = lane_id();
   const smem_addr stage = c.shared + RING + output_warp() * V_EACH * 2;
-  const smem_addr final = c.shared + FINAL;
   {
     const smem_addr at = stage + (l & 7) * OUT_STRIDE + (l >> 3) * 16;
 #pragma unroll
     for (int t = 0; t < NT; t++) {
-      const f32x2 scale = lds_f32x2(final + (t * 8 + 2 * (l & 3)) * 4);
+      const f32x2 scale = lds_f32x2(c.shared + final_at(t * 8 + 2 * (l & 3)));
       if (KV_E4M3) {
         const smem_addr pairs = stage + (t * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
 #pragma unroll
@@ -197,7 +196,7 @@ DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Out
     if (row < c.rows) stg_cg_v4(to + (s64)row * V * 2, v);
   }
   if (LSE_IN_FINAL && output_warp() == 0)
-    for (int row = l; row < c.rows; row += 32) stg_cg_f32(p.partial_lse + first + row, lds_f32(final + (ROWS + row) * 4));
+    for (int row = l; row < c.rows; row += 32) stg_cg_f32(p.partial_lse + first + row, lds_f32(c.shared + final_at(ROWS + row)));
 }
 
 // ---- the start of a CTA: see dw_verify in rowsplit.cuh --------------------------------------------------------

@@ -56,6 +56,7 @@ constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4;         // [b
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [tile & 1][softmax warp] u16: a hidden token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
+DEV int final_at(int row) { return FINAL + row * 4; }
 constexpr bool LSE_IN_FINAL = true;
 constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
 constexpr int TOKEN_SCALES = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);  // [slot] of records, see record.cuh

@@ -82,6 +82,8 @@ static const fault faults[] = {
    "of_rank(c.rank, weight_bytes(1), 0)"},
   {"pair_sums_not_waited_for", DIMSPLIT, "  mbarrier_wait(c.shared + BAR_FINAL, 0);\n", ""},
   {"pair_range_ends_unmasked", SOFTMAX, "TILE > 16 && left < TILE ? (1u << left) - 1 : ~0u;", "~0u;"},
+  {"pair_ninth_tile_half_summed", DIMSPLIT, "(lds_f32(own + a) + lds_f32(own + b))", "lds_f32(own + a)"},
+  {"pair_ninth_tile_half_announced", DIMSPLIT, "(owned_rows(rank) + TAIL_ROWS) * 128", "owned_rows(rank) * 128"},
   {"pair_ninth_tile_not_rescaled", DIMSPLIT, "high.w & 1, any & 2};", "high.w & 1, 0};"},
   {"pair_rope_of_the_other", DIMSPLIT, "bulk_load(to + LATENT_BYTES, rope + rank * ROPE_BYTES",
    "bulk_load(to + LATENT_BYTES, rope + (1 - rank) * ROPE_BYTES"},
