@@ -21,6 +21,7 @@ enum { PART_OUT, PART_MAX, PART_SUM, EXACT, EXACT_LSE, PLAIN, PLAIN_LSE, ROWS, P
 struct dw__gpu_judge {
   const dw__gpu_tools *tools;
   dw__gpu *gpu;
+  double chance;  // factor on the bounds of errors
   room rooms[ROOMS];
 };
 
@@ -136,8 +137,11 @@ dw_status dw__gpu_judge_open(const dw__gpu_tools *tools, dw__gpu_judge **judge, 
   if (!*judge) return dw__fail(error, DW_OUT_OF_MEMORY, "judge", "", "", NULL);
   (*judge)->tools = tools;
   (*judge)->gpu = dw__gpu_tools_gpu(tools);
+  (*judge)->chance = 1;
   return DW_OK;
 }
+
+void dw__gpu_judge_allow(dw__gpu_judge *judge, double chance) { judge->chance = chance; }
 
 void dw__gpu_judge_close(dw__gpu_judge *judge) {
   if (!judge) return;
@@ -212,10 +216,10 @@ typedef struct row_verdict {
   bool wrong;
 } row_verdict;
 
-static row_verdict judge_row(const dw_tool_row *found, int request, int row, int head, bool wide) {
+static row_verdict judge_row(const dw_tool_row *found, int request, int row, int head, bool wide, double chance) {
   row_verdict v = {.row = {.request = request, .row = row, .head = head, .relative = found->relative}};
   if (!found->compared || isnan(found->relative)) v.row.relative = INFINITY;
-  v.row.bound = found->norm > 0 ? fmax(1.5 * found->plain, dw__least_bound(wide)) : 0;
+  v.row.bound = found->norm > 0 ? chance * fmax(1.5 * found->plain, dw__least_bound(wide)) : 0;
   bool nothing = isinf(found->lse_exact) && isinf(found->lse) && found->lse < 0;
   v.row.lse = nothing ? 0 : fabs(found->lse - found->lse_exact);
   if (isnan(v.row.lse)) v.row.lse = INFINITY;
@@ -252,7 +256,7 @@ static void add(dw__comparison *comparison, const row_verdict *v, const dw_tool_
 }
 
 static dw_status compare_rows(const dw_shape *shape, int batch, const dw_tool_row *rows, const int *row_counts, bool wide,
-                              dw__comparison *comparison, dw_error *error) {
+                              double chance, dw__comparison *comparison, dw_error *error) {
   dw_status status = DW_OK;
   sums s = {0};
   *comparison = (dw__comparison){0};
@@ -260,7 +264,7 @@ static dw_status compare_rows(const dw_shape *shape, int batch, const dw_tool_ro
   for (int b = 0; b < batch; b++)
     for (int row = 0; row < row_counts[b]; row++)
       for (int head = 0; head < shape->heads; head++, found++) {
-        row_verdict v = judge_row(found, b, row, head, wide);
+        row_verdict v = judge_row(found, b, row, head, wide, chance);
         add(comparison, &v, found, &s);
         if (v.wrong && !status) status = report(&v, error);
       }
@@ -288,7 +292,7 @@ dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, con
       dw__gpu_tool_run(judge->tools, DW__TOOL_COMPARE, (unsigned)dw__ceil_div((int64_t)shape->width * shape->heads, DW_T_WARPS),
                        (unsigned)args->batch, 1, &p, error);
   if (!status) status = dw__gpu_download(judge->gpu, found, p.rows, bytes, error);
-  if (!status) status = compare_rows(shape, args->batch, found, rows, wide, comparison, error);
+  if (!status) status = compare_rows(shape, args->batch, found, rows, wide, judge->chance, comparison, error);
   dw__release(found);
   return status;
 }
