@@ -75,7 +75,8 @@ static size_t grouped_shared(const dw_shape *shape, const dw_variant *variant) {
 
 // The layout of templates/dimsplit.cuh in the same order.
 static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) {
-  const size_t tiles = (size_t)variant->n_tiles, rows = 8 * tiles, slots = 4, buffers = 2;
+  const size_t tiles = (size_t)variant->n_tiles, rows = 8 * tiles, buffers = 2;
+  const size_t slots = shared_limit(shape) > WHOLE_SHARED ? 8 : 4;
   const size_t owned = tiles == 9 ? 36 : (tiles + 1) / 2 * 8, tail = tiles == 9 ? 4 : 0;
   const size_t ring = slots * 32 * ((size_t)shape->head_dim_qk + 16), scores = (1 + buffers) * (owned + tail) * 128;
   const size_t weights = buffers * rows * 64, rescale = buffers * (rows * 4 + 32), poison = 16 + 16;
@@ -275,28 +276,26 @@ dw_status dw_compile_target(const dw_shape *s, const dw_variant *v, char text[16
 typedef struct load {
   int rows, row_tiles, tiles;  // tiles: of one request
   double tiles_per_sm;
-  bool for_pairs;  // long enough for dimsplit
+  bool fixed;  // FIXED ranges
 } load;
 
-#define SHORT_LOAD 1.5   // below: latency decides; small CTAs, few tiles each
 #define MEDIUM_LOAD 3.5  // below: three tiles of rows a CTA
 #define LONG_LOAD \
   8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
 
-// Prefixes of 20,000 tokens and more. dimsplit gains 5 % from 23k on, at batch 1 as at 8; at 5.7k it gains nothing or loses 3 %, at 1k 15 %.
-#define PAIR_TILES 1250
-
 static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
-  load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles = dw__ceil_div(bounds->kv_len, 16)};
+  load l = {.rows = shape->width * shape->heads,
+            .row_tiles = row_tiles(shape),
+            .tiles = dw__ceil_div(bounds->kv_len, 16),
+            .fixed = bounds->split_tokens > 0};
   // FIXED: one choice for every length and batch, so that a request has the same bits in all of them.
   l.tiles_per_sm = bounds->split_tokens ? LONG_LOAD : (double)l.tiles * bounds->batch / bounds->sm_count;
-  l.for_pairs = !bounds->split_tokens && l.tiles >= PAIR_TILES && l.tiles_per_sm >= LONG_LOAD;
   return l;
 }
 
 static int choose_n_tiles(const dw_shape *shape, const load *l) {
   const int all = shape->kv == DW_E4M3 && shape->target < 89 ? E4M3_BITS_TILES : 5;
-  const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : all;
+  const int largest = l->tiles_per_sm < MEDIUM_LOAD ? 3 : all;
   int groups = dw__ceil_div(l->row_tiles, largest);
   if (l->tiles_per_sm < LONG_LOAD && l->row_tiles >= 4) groups = most(groups, 2);
   return dw__ceil_div(l->row_tiles, groups);  // as even as they go
@@ -401,6 +400,17 @@ static dw_variant gqa_kernel(const dw_shape *shape, const load *l, int family) {
     .family = family, .n_tiles = dw__ceil_div(l->row_tiles, groups), .combine = way_to_combine(shape), .combine_splits = 8};
 }
 
+// Whether pairs of CTAs (dimsplit) take less time than row groups (rowsplit), which hold 40 rows, not 72, and read the KV one by one. What a
+// multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (2,700 tokens at
+// batch 1 and 17 drafts, 11,000 at 9), below which what a pair takes to start does.
+#define PAIR_LOAD 5.0
+static bool pairs_pay(const load *l, int pair_tiles, int group_tiles) {
+  if (l->fixed) return false;
+  const int pairs = dw__ceil_div(l->row_tiles, pair_tiles), groups = dw__ceil_div(l->row_tiles, group_tiles);
+  const int of_pair = pair_tiles > 8 ? 97 : 88, of_group = group_tiles > 4 ? 110 : group_tiles > 3 ? 98 : 93;
+  return groups > 1 && l->tiles_per_sm * pairs >= PAIR_LOAD && 2 * pairs * of_pair < groups * of_group;
+}
+
 // The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.
 static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   dw_variant v = {
@@ -414,9 +424,8 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   if (spills_for_tables(shape, &v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
   if (is_gqa(shape)) v = gqa_kernel(shape, l, DW_WARPSPLIT);
   if (is_gqa(shape) && !applicable(shape, &v)) v = gqa_kernel(shape, l, DW_GROUPED);
-  // One or two pairs of up to 72 rows, as measured: rowsplit pads these to 80, and of fewer it reads the KV once.
   const dw_variant pair = pair_kernel(shape);
-  if (l->for_pairs && l->row_tiles <= 18 && pair.n_tiles == 9 && applicable(shape, &pair)) return pair;
+  if (!is_gqa(shape) && pairs_pay(l, pair.n_tiles, v.n_tiles) && applicable(shape, &pair)) return pair;
   if (applicable(shape, &v)) return v;
   return (dw_variant){.family = DW_SPLIT, .n_tiles = 1, .combine = way_to_combine(shape), .combine_splits = 8};
 }
@@ -454,16 +463,17 @@ void dw__variant_add_features(dw_variant *v, int features) {
   v->kv_rope |= (features & DW_WITH_KV_ROPE) != 0;
 }
 
-// The kernels of the four kinds of load and the pair, for GQA grouped, too, each with every way to combine that its rows allow.
+// The kernels of the three kinds of load and the pair, for GQA grouped, too, each with every way to combine that its rows allow.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
   if (!variant) return DW_BAD_ARGUMENT;
   const dw_status s = dw_shape_check(shape, NULL);
   if (s != DW_OK) return s;
-  static const double loads[] = {0, SHORT_LOAD, MEDIUM_LOAD, LONG_LOAD};
+  static const double loads[] = {0, MEDIUM_LOAD, LONG_LOAD};
   dw_variant kernels[DW__COUNT(loads) + 2];
   size_t count = 0;
   for (size_t i = 0; i < DW__COUNT(loads); i++) {
-    const load l = {.rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles_per_sm = loads[i]};
+    const load l = {
+      .rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles_per_sm = loads[i], .fixed = true};  // the pair comes below
     const dw_variant v = choose_kernel(shape, &l);
     size_t k = 0;
     while (k < count && memcmp(&kernels[k], &v, sizeof v)) k++;

@@ -29,7 +29,7 @@ DEV constexpr int whole_tiles(int rank) { return ((TAIL ? 8 : N_TILES) + 1 - ran
 DEV constexpr int owned_rows(int rank) { return 8 * whole_tiles(rank) + (TAIL ? 4 : 0); }
 constexpr int OWNED_ROWS = owned_rows(0);
 
-constexpr int SLOTS = 4, SLOT_TOKENS = TILE;     // of the ring
+constexpr int SLOTS = LARGE_SHARED ? 8 : 4, SLOT_TOKENS = TILE;  // of the ring
 constexpr int HALVES = 1;                        // of a tile, as softmax.cuh counts: a row's positions stand for all of it
 constexpr int LATENT_BYTES = V, ROPE_BYTES = QK - V;  // of a token, in this CTA
 constexpr int TOKEN_STRIDE = QK + 16;            // in a slot: an odd number of 16 bytes, so ldmatrix has no conflicts

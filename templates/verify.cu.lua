@@ -80,6 +80,9 @@ constexpr int N_TILES = ${n_tiles};
 constexpr bool CP_ASYNC = ${bool(cp_async)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};
 @     end
+@     if family == "dimsplit" then
+constexpr bool LARGE_SHARED = ${bool(target == 90 and limits ~= 120)};  // what an H200 has
+@     end
 #include "${family}.cuh"
 static_assert(SHARED_BYTES == ${shared_bytes}, "the plan's shared memory is the kernel's");
 @   end
