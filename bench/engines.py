@@ -61,9 +61,8 @@ def parts_of(folder, small):
     sglang = ["--sglang", os.path.join(HERE, "sglang")] if os.path.isdir(os.path.join(HERE, "sglang")) else []
     checks = os.path.join(folder, "checks.jsonl")
     parts = {"recorded": (1, 170 * slower, ["gpu_engines.py", *sglang, "--out", checks], lambda: {"checks": read_lines(checks)}),
-             "transformers": (1, 100 * slower, ["check_transformers.py"], dict)}
-    if not small:
-        parts["workers"] = (1, 100, ["test_workers.py", "gpu"], dict)
+             "transformers": (1, 100 * slower, ["check_transformers.py"], dict),
+             "workers": (1, 100 * slower, ["test_workers.py", "gpu"], dict)}
     for ranks in (1, 2):
         for model in ("gqa", "mla"):
             name = f"tree {model}" + (f", {ranks} ranks" if ranks > 1 else "")

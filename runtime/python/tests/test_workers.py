@@ -3,8 +3,8 @@ they share, and freezes. Real NVRTC; each kernel is compiled once in all.
 
 usage: test_workers.py [sglang | vllm | gpu]
 
-With an engine each process also finds its backend through the engine's own plug-in loader. gpu: on a real one, with torch; each process
-also runs a tree step there and compares its rows with fp64.
+With an engine each process also finds its backend through the engine's own plug-in loader. gpu: on a real one or the one made of software,
+with torch; each process also runs a tree step there and compares its rows with fp64.
 """
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import unittest
 
-from support import driver_path
+from support import driver_path, open_gpu
 
 import draftwood as dw
 from draftwood.engines.common import Worker
@@ -40,15 +40,15 @@ def backend_of(engine):
 
 def rows_on_gpu(worker):
     """The largest distance of a row, and of its log-sum-exp, from fp64."""
+    import gpu_engines
     import torch
-    from gpu_engines import Problem
+    from gpu_engines import DEVICE, Problem, launch
 
     from draftwood.engines.common import workspace
 
-    found = []
+    found, gpu_engines.DTYPE = [], torch.bfloat16  # SHAPE's; there is no Triton here
     problem = Problem(os.getpid(), heads=2, batch=8, width=4, page=1, longest=200)
-    call = problem.bind(worker.kernel(4), workspace(worker.workspace_size, "cuda"))
-    call.launch(torch.cuda.current_stream())
+    launch(problem.bind(worker.kernel(4), workspace(worker.workspace_size, DEVICE)))
     problem.check(lambda name, value, bound: found.append((value, bound)), "worker")
     return found
 
@@ -56,12 +56,14 @@ def rows_on_gpu(worker):
 def work(engine, folder, barrier, results):
     try:
         os.environ["DRAFTWOOD_CACHE_DIR"], os.environ["DRAFTWOOD_MISSES"] = folder, os.path.join(folder, "misses.jsonl")
-        if engine == "gpu":
+        if engine != "gpu":
+            driver_path()
+        elif "DRAFTWOOD_DRIVER" in os.environ:
+            open_gpu()
+        else:
             import torch
 
             torch.zeros(1, device="cuda")  # its CUDA context is current from here on
-        else:
-            driver_path()
         backend = backend_of(engine) if engine in ("sglang", "vllm") else None
         barrier.wait(SECONDS)
         worker = Worker(dw.Shape.parse(SHAPE), WIDTHS, batch=8, kv_len=256)
