@@ -43,6 +43,18 @@ def launch(call):
     call.launch(None if CPU else torch.cuda.current_stream())
 
 
+def launch_and_replay(call, out):
+    """Eager, and where there is a GPU by a graph, whose result stays."""
+    launch(call)
+    if CPU:
+        return
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(call)
+    out.fill_(torch.nan)
+    graph.replay()
+
+
 def exact(q, keys, visible):
     """q [rows, heads, qk], keys [tokens, qk], visible [rows, tokens] -> (out, natural log-sum-exp) in fp64."""
     scores = torch.einsum("rhd,kd->rhk", q.double(), keys.double()) * SCALE
@@ -227,7 +239,7 @@ class Step:
             kv_indptr=on_device(self.kv_indptr), kv_indices=on_device(self.kv_indices), seq_lens=on_device(self.lengths),
             out_cache_loc=on_device(self.out_cache_loc), num_draft_tokens=self.width, softmax_scale=SCALE, workspace=on_device(room),
             qo_indptr=on_device(self.qo_indptr), **mask)
-        launch(call)
+        launch_and_replay(call, out)
         return out, lse
 
     def theirs(self, function):
@@ -275,8 +287,9 @@ class RankStep:
                   "kv_indices": on(part["kv_indices"] or [0], torch.int64), "seq_lens": on(part["seq_lens"], torch.int32),
                   "out_cache_loc": on(part["out_cache_loc"], torch.int64), "workspace": room,
                   "draft_mask": on([int(c) for c in part["draft_mask"]], torch.bool).view(self.batch, width, width)}
-        launch(sglang.bind_target_verify(kernel, **{name: on_device(tensor) for name, tensor in arrays.items()}, num_draft_tokens=width,
-                                         softmax_scale=SCALE))
+        call = sglang.bind_target_verify(kernel, **{name: on_device(tensor) for name, tensor in arrays.items()}, num_draft_tokens=width,
+                                         softmax_scale=SCALE)
+        launch_and_replay(call, out)
         return out, lse
 
     def right(self):
@@ -363,21 +376,14 @@ class Batch:
         return self.table[b, at // self.page].long() * self.page + at % self.page
 
     def ours(self, kernel, room, **more):
-        """Through a graph where there is a GPU. q comes in two parts."""
+        """q comes in two parts."""
         out = torch.full((self.q.shape[0], self.heads, V), torch.nan, dtype=DTYPE, device=DEVICE)
         lse = torch.full(self.q.shape[:2], torch.nan, dtype=torch.float32, device=DEVICE)
         parts = {"q": on_device(self.q)} if more else {"q": on_device(self.q[..., :V].contiguous()), "q_rope": on_device(self.q[..., V:])}
         call = vllm.bind_decode(kernel, kv_cache=on_device(self.cache), out=on_device(out), block_table=on_device(self.table),
                                 seq_lens=on_device(self.lengths), softmax_scale=SCALE, workspace=on_device(room), lse=on_device(lse),
                                 **parts, **more)
-        launch(call)
-        if CPU:
-            return out, lse
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            launch(call)
-        out.fill_(torch.nan)
-        graph.replay()
+        launch_and_replay(call, out)
         return out, lse
 
     def right(self):
