@@ -128,7 +128,6 @@ static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
 enum { E4M3_BITS_TILES = 4 };  // where no instruction converts e4m3
 
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
-  if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
   if (spills_for_tables(s, v) && v->call == DW_CALL_TABLE)
     return dw__fail(e, DW_NOT_APPLICABLE, "call", "table", "any with wide_tile=1 and three or four row tiles",
@@ -168,7 +167,6 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 }
 
 static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
-  if (is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "gqa", "mla", "grouped is the family for GQA");
   if (dw__dtype_size(s->kv) == 1)
     return dw__fail(e, DW_NOT_APPLICABLE, "kv", dw__dtype_name(s->kv), "the type of q",
                     "rowsplit is the family for KV in e4m3");
@@ -193,7 +191,6 @@ static int gqa_tiles(const dw_shape *shape, int family) {
 }
 
 static dw_status gqa_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
-  if (!is_gqa(s)) return dw__fail(e, DW_NOT_APPLICABLE, "attention", "mla", "gqa", "rowsplit is the family for MLA");
   if (s->head_dim_qk > 256) return no(e, "qk", s->head_dim_qk, "up to 256", "q has to fit the registers");
   if (s->head_dim_v > 256) return no(e, "v", s->head_dim_v, "up to 256", "the output has to fit the registers");
   char allowed[64];
@@ -232,6 +229,9 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
     return no(e, v->q_rope ? "q_rope" : "kv_rope", 1, "0", "qk is v: there is no part to lie apart");
   if (s->head_dim_qk % 32) return no(e, "qk", s->head_dim_qk, "a multiple of 32", "a warp shares a row");
   if (s->head_dim_v % 32) return no(e, "v", s->head_dim_v, "a multiple of 32", "a warp shares a row");
+  if (dw__is_fast(v->family) && dw__is_for_gqa(v->family) != is_gqa(s))
+    return dw__fail(e, DW_NOT_APPLICABLE, "attention", is_gqa(s) ? "gqa" : "mla", is_gqa(s) ? "mla" : "gqa",
+                    is_gqa(s) ? "grouped is the family for GQA" : "rowsplit is the family for MLA");
   if (v->family == DW_REFERENCE) {
     if (v->combine != DW_COMBINE_NONE)
       return dw__fail(e, DW_NOT_APPLICABLE, "combine", v->combine == DW_COMBINE_FEW ? "few" : "many", "none",
@@ -245,17 +245,16 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
       return no(e, "combine_splits", v->combine_splits, "1 to 16 with combine=few", "a thread holds all of them in registers");
   }
   if (v->family != DW_ROWSPLIT && (v->wide_tile || v->e4m3_mma || v->cp_async))
-    return dw__fail(e, DW_NOT_APPLICABLE,
-                    v->wide_tile  ? "wide_tile"
-                    : v->e4m3_mma ? "e4m3_mma"
-                                  : "cp_async",
-                    "set", "its normal value", "only rowsplit has this parameter");
+    return no(e,
+              v->wide_tile  ? "wide_tile"
+              : v->e4m3_mma ? "e4m3_mma"
+                            : "cp_async",
+              1, "0", "only rowsplit has this parameter");
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
   if (v->family == DW_DIMSPLIT) return dimsplit_applicable(s, v, e);
   if (dw__is_for_gqa(v->family)) return gqa_applicable(s, v, e);
-  if (v->setmaxnreg || v->n_tiles != 1)
-    return dw__fail(e, DW_NOT_APPLICABLE, v->setmaxnreg ? "setmaxnreg" : "n_tiles", "set", "its normal value",
-                    "a plain family has no such parameter");
+  if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "a plain family has no such parameter");
+  if (v->n_tiles != 1) return no(e, "n_tiles", v->n_tiles, "1", "a plain family has no such parameter");
   return DW_OK;
 }
 
