@@ -430,6 +430,12 @@ class TreeDecoder:
                 "whole step": 1000 * begin.elapsed_time(end) / rounds}
 
 
+    def drop_graphs(self):
+        """Before the communicator whose calls they hold is destroyed."""
+        self.whole = self.runners = None
+        synchronize(self.device)
+
+
 def synchronize(device):
     if device == "cuda":
         torch.cuda.synchronize()
@@ -551,6 +557,7 @@ def run(given, rank=0):
         result["cold_start"], result["one_cold_start"] = stats, one_cold_start(stats)
         if device == "cuda":
             result["us_one_rank"] = alone.split()
+        decoder.drop_graphs()
         result["right"] &= result["ranks_agree"] and result["one_cold_start"] and all(row["margin"] <= BOUND for row in parted)
     return result
 
@@ -577,7 +584,7 @@ def run_rank(rank, given, folder, results):
 
 def run_ranks(given):
     with tempfile.TemporaryDirectory(prefix="draftwood-ranks-") as folder:
-        results = os.path.join(folder, "results.json")
+        results = given.json or os.path.join(folder, "results.json")
         torch.multiprocessing.spawn(run_rank, args=(given, folder, results), nprocs=given.ranks)
         with open(results, encoding="utf-8") as file:
             return json.load(file)

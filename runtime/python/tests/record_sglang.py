@@ -3,7 +3,7 @@
 
 usage: record_sglang.py OUT.json
 
-Opt-in; docs/sglang.md says which packages it needs. Nothing of SGLang is replaced: its plug-in loader finds draftwood by the entry
+Opt-in: .ci/engines runs it. Nothing of SGLang is replaced: its plug-in loader finds draftwood by the entry
 point, its registry makes the backend, its test kit the model runner, pools and batches, and its Triton kernels (slots, tree masks,
 attention) run in Triton's interpreter. draftwood's kernels run on the software GPU that DRAFTWOOD_DRIVER names, in the backend's
 own forward. Both results have to agree, row by row, before a step is written down. Decode, the switch, the fallback and the hook for draft
