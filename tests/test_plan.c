@@ -873,6 +873,32 @@ static void pairs_are_for_long_prefixes(void **state) {
   }
 }
 
+// For GQA: as few row groups as fit the registers, two where there are multiprocessors to spare. On the 132 of an H200.
+static void gqa_takes_warpsplit(void **state) {
+  (void)state;
+  static const struct {
+    const char *shape;
+    int batch, kv_len, split_tokens, n_tiles, groups;
+  } cases[] = {{"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 0, 3, 2},   {"gqa:h=32,hk=8,t=4,d=128", 1, 1004, 0, 1, 2},
+               {"gqa:h=32,hk=8,t=1,d=128", 1, 1001, 0, 1, 1},   {"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 512, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 8, 1009, 0, 5, 1},   {"gqa:h=32,hk=8,t=9,d=128", 1, 23009, 0, 5, 1},
+               {"gqa:h=8,hk=1,t=9,d=128", 1, 185009, 0, 5, 2},  {"gqa:h=24,hk=4,t=4,d=256", 1, 32004, 0, 2, 2},
+               {"gqa:h=32,hk=8,t=64,d=128", 1, 23064, 0, 5, 7}, {"gqa:h=16,hk=16,t=9,qk=192,v=128", 1, 23009, 0, 2, 1}};
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    const dw_shape shape = shape_of(cases[i].shape);
+    const dw_bounds bounds = {.size = sizeof bounds,
+                              .sm_count = 132,
+                              .batch = cases[i].batch,
+                              .kv_len = cases[i].kv_len,
+                              .split_tokens = cases[i].split_tokens};
+    dw_variant variant;
+    assert_int_equal(dw_variant_choose(&shape, &bounds, &variant, NULL), DW_OK);
+    const dw_split split = dw__rule_split(&shape, &variant, &bounds);
+    if (variant.family != DW_WARPSPLIT || variant.n_tiles != cases[i].n_tiles || split.groups != cases[i].groups)
+      fail_msg("case %zu: family %d, %d tiles, %d groups", i, variant.family, variant.n_tiles, split.groups);
+  }
+}
+
 static bool is_listed(const dw_variant *list, size_t count, const dw_variant *variant) {
   for (size_t i = 0; i < count; i++)
     if (memcmp(&list[i], variant, sizeof *variant) == 0) return true;
@@ -912,7 +938,7 @@ static void every_choice_is_listed(void **state) {
   }
 }
 
-// And nothing else is: some problem asks for each of them, but for warpsplit, which only a tuner takes so far, and pairs of other row counts.
+// And nothing else is: some problem asks for each of them, but for grouped, which only a tuner takes, and pairs of other row counts.
 static void everything_listed_is_chosen(void **state) {
   (void)state;
   static const char *const shapes[] = {"mla:h=8,t=1",
@@ -932,7 +958,7 @@ static void everything_listed_is_chosen(void **state) {
     size_t missing = 0;
     bool met[256];
     for (size_t i = 0; i < count; i++) {
-      met[i] = list[i].family == DW_WARPSPLIT;
+      met[i] = list[i].family == DW_GROUPED;
       missing += !met[i];
     }
     assert_true(missing > 0 && (missing < count) == (shape.attention == DW_GQA));
@@ -952,7 +978,7 @@ static void everything_listed_is_chosen(void **state) {
     for (size_t i = 0; i < count; i++) {
       char text[DW_TEXT_MAX];
       dw_variant_print(&list[i], text, sizeof text);
-      if (!met[i] && list[i].family < DW_WARPSPLIT) fail_msg("nothing asks for %s of %s", text, shapes[s]);
+      if (!met[i] && list[i].family != DW_DIMSPLIT) fail_msg("nothing asks for %s of %s", text, shapes[s]);
     }
   }
 }
@@ -986,6 +1012,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(every_listed_variant_makes_a_plan),
     cmocka_unit_test(pairs_are_for_long_prefixes),
     cmocka_unit_test(every_choice_is_listed),
+    cmocka_unit_test(gqa_takes_warpsplit),
     cmocka_unit_test(everything_listed_is_chosen),
   };
   if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;
