@@ -95,8 +95,7 @@ static void codes_are_returned_exactly(void **state) {
     for (int k = 0; k < 4 * 256; k++) {
       float stored = dw__to_float(DW_E4M3, element(problem, true, 0, 0, k % 256)), found;
       memcpy(&found, r.out + 4 * k, sizeof found);
-      if (found != stored / 2)
-        fail_msg("%s: element %d: %g, not %g", variant, k, (double)found, (double)stored / 2);
+      if (found != stored / 2) fail_msg("%s: element %d: %g, not %g", variant, k, (double)found, (double)stored / 2);
     }
     kt_drop(&r);
     dw__problem_free(problem);
