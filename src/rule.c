@@ -277,6 +277,7 @@ typedef struct load {
   bool fixed;  // FIXED ranges
 } load;
 
+#define SHORT_LOAD 0.4   // below: latency decides; small CTAs, few tiles each
 #define MEDIUM_LOAD 3.5  // below: three tiles of rows a CTA
 #define LONG_LOAD \
   8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
@@ -293,7 +294,7 @@ static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
 
 static int choose_n_tiles(const dw_shape *shape, const load *l) {
   const int all = shape->kv == DW_E4M3 && shape->target < 89 ? E4M3_BITS_TILES : 5;
-  const int largest = l->tiles_per_sm < MEDIUM_LOAD ? 3 : all;
+  const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : all;
   int groups = dw__ceil_div(l->row_tiles, largest);
   if (l->tiles_per_sm < LONG_LOAD && l->row_tiles >= 4) groups = most(groups, 2);
   return dw__ceil_div(l->row_tiles, groups);  // as even as they go
@@ -461,12 +462,12 @@ void dw__variant_add_features(dw_variant *v, int features) {
   v->kv_rope |= (features & DW_WITH_KV_ROPE) != 0;
 }
 
-// The kernels of the three kinds of load and the pair, for GQA grouped, too, each with every way to combine that its rows allow.
+// The kernels of the four kinds of load and the pair, for GQA grouped, too, each with every way to combine that its rows allow.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
   if (!variant) return DW_BAD_ARGUMENT;
   const dw_status s = dw_shape_check(shape, NULL);
   if (s != DW_OK) return s;
-  static const double loads[] = {0, MEDIUM_LOAD, LONG_LOAD};
+  static const double loads[] = {0, SHORT_LOAD, MEDIUM_LOAD, LONG_LOAD};
   dw_variant kernels[DW__COUNT(loads) + 2];
   size_t count = 0;
   for (size_t i = 0; i < DW__COUNT(loads); i++) {
