@@ -98,8 +98,9 @@ static void report(const maker *make, const cli_jobs *all, const char *path, siz
     cli_print_json(object);
     json_decref(object);
   } else {
-    printf("%zu entries, %zu bytes, %s\n%" PRIu64 " compiled, %.1f minutes, %.0f MiB of memory\n", entries, bytes, path,
-           stats.compiles, ms / 6e4, (double)usage.ru_maxrss / 1024);
+    printf("%zu %s, %zu bytes, %s\n%" PRIu64 " compiled, %.1f %s, %.0f MiB of memory\n", entries,
+           entries == 1 ? "entry" : "entries", bytes, path, stats.compiles, ms < 6e4 ? ms / 1e3 : ms / 6e4,
+           ms < 6e4 ? "s" : "minutes", (double)usage.ru_maxrss / 1024);
     if (all->left_out) printf("%zu of %zu shapes left out\n", all->left_out, all->shapes);
   }
 }

@@ -143,7 +143,12 @@ static int trim(dw__cache *cache, const cli_trim *asked, bool json) {
 
 // ---- explain --------------------------------------------------------------------------------------------------
 
-static int explain(const char *shape_text, const char *variant_text) {
+typedef struct explained {
+  const char *variant;
+  int batch, kv_len, call;  // for the rule table's choice, as in build
+} explained;
+
+static int explain(const char *shape_text, const explained *asked) {
   dw_error error = {0};
   dw_ctx *ctx;
   dw_shape shape;
@@ -152,8 +157,12 @@ static int explain(const char *shape_text, const char *variant_text) {
   int code = cli_open(&ctx);
   if (code != CLI_GO_ON) return code;
   dw_status status = dw_shape_parse(shape_text, &shape, &error);
-  if (!status && variant_text) status = cli_variant(variant_text, &shape, NULL, &variant, &error);
-  if (!status) status = dw_explain(ctx, &shape, variant_text ? &variant : NULL, &text, &error);
+  if (!status) {
+    dw_bounds bounds = cli_bounds(&shape, asked->batch, asked->kv_len);
+    bounds.call = (dw_call)asked->call;
+    status = cli_variant(asked->variant, &shape, &bounds, &variant, &error);
+  }
+  if (!status) status = dw_explain(ctx, &shape, &variant, &text, &error);
   if (!status) fputs(text, stdout);
   dw_free(text);
   dw_ctx_destroy(ctx);
@@ -232,14 +241,17 @@ static void silent(void *user, const char *message) { (void)user, (void)message;
 int cli_cache(const cli_command *self, int argc, char **argv) {
   static const char *const actions[] = {"ls", "stats", "trim", "clear", "inspect", "explain"};
   bool json = false;
-  const char *variant = NULL;
+  explained asked = {.batch = 8, .kv_len = 32768};
   cli_trim trimming = {0};
   const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &json, 0, 0, "print JSON (not explain)"},
     {"limit", "SIZE", CLI_TEXT, &trimming.limit, 0, 0,
      "trim: bytes to keep, as 200M (default: $DRAFTWOOD_CACHE_LIMIT, else 512M)"},
     {"dry-run", NULL, CLI_FLAG, &trimming.dry_run, 0, 0, "trim: say what would be removed, and remove nothing"},
-    {"variant", "TEXT", CLI_TEXT, &variant, 0, 0, "explain: the variant (default: the rule table's choice)"},
+    {"variant", "TEXT", CLI_TEXT, &asked.variant, 0, 0, "explain: the variant (default: the rule table's choice)"},
+    {"batch", "N", CLI_INT, &asked.batch, 1, 65535, "explain: most requests, for that choice (8)"},
+    {"kv-len", "N", CLI_INT, &asked.kv_len, 1, 1 << 24, "explain: most tokens a request, for that choice (32768)"},
+    {"call", "any|table", CLI_WORD, &asked.call, 0, 0, "explain: what calls have in common, for that choice (any)"},
   };
   int code = cli_parse(self, CLI_OPTIONS(options), &argc, argv);
   if (code != CLI_GO_ON) return code;
@@ -253,7 +265,7 @@ int cli_cache(const cli_command *self, int argc, char **argv) {
   }
   int wanted = action >= 4 ? 3 : 2;
   if (argc != wanted) return cli_usage("cache %s: found %d arguments, allowed %d", argv[1], argc - 2, wanted - 2);
-  if (strcmp(argv[1], "explain") == 0) return explain(argv[2], variant);
+  if (strcmp(argv[1], "explain") == 0) return explain(argv[2], &asked);
   dw_error error = {0};
   dw__cache *cache;
   if (dw__cache_open(NULL, silent, NULL, &cache, &error)) return cli_error(&error);

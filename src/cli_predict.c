@@ -6,6 +6,7 @@
 
 #include "bench_rows.h"
 #include "cli.h"
+#include "field.h"
 
 #define LONG_TILES 8  // of 16 tokens, a multiprocessor
 
@@ -112,6 +113,20 @@ static void print(const asking *want, const dw_shape *shape, const dw__machine *
   printf("\n");
 }
 
+static bool is_asked(const dw__machine *machine, const char *board) {
+  return machine->assumed && (!board || strstr(machine->label, board));
+}
+
+static dw_status check_board(const char *board, dw_error *error) {
+  char names[256];
+  dw__text allowed = {names, sizeof names, 0};
+  for (size_t m = 0; m < dw__machine_count; m++) {
+    if (is_asked(&dw__machines[m], board)) return DW_OK;
+    if (dw__machines[m].assumed) dw__text_printf(&allowed, "%s%s", allowed.size ? ", " : "a part of ", dw__machines[m].label);
+  }
+  return dw__fail(error, DW_BAD_ARGUMENT, "board", board, names, "no board has this in its name");
+}
+
 // With the picks as a plan.
 static dw_status print_all(const asking *want, const dw_shape *base, const dw__bench_rows *rows, dw__choices *plan,
                            dw_error *error) {
@@ -121,7 +136,7 @@ static dw_status print_all(const asking *want, const dw_shape *base, const dw__b
            "pick us", "model's pick");
   for (size_t m = 0; m < dw__machine_count; m++) {
     const dw__machine *to = &dw__machines[m];
-    if (!to->assumed || (want->board && !strstr(to->label, want->board))) continue;
+    if (!is_asked(to, want->board)) continue;
     for (int w = 0; w < want->widths.count; w++)
       for (int b = 0; b < want->batches.count; b++)
         for (int l = 0; l < want->lengths.count && !status; l++) {
@@ -169,6 +184,7 @@ int cli_predict(const cli_command *self, int argc, char **argv) {
   const char *text = argc == 2 ? argv[1] : "kimi-k2.6-tp8";
   if (argc > 2) return cli_usage("bench --predict: found %d shapes, allowed 1", argc - 1);
   dw_status status = dw_shape_parse(text, &shape, &error);
+  if (!status) status = check_board(want.board, &error);
   if (!status && want.rows) status = dw__file_read(want.rows, &data, &size, &error);
   if (!status && data) status = dw__bench_rows_read(data, size, &rows, &error);
   if (!status) status = print_all(&want, &shape, &rows, &plan, &error);

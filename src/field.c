@@ -51,6 +51,7 @@ void dw__text_printf(dw__text *text, const char *format, ...) {
 static void list_keys(const dw__fields *fields, dw__text *text) {
   for (size_t i = 0; i < fields->count; i++)
     if (known(fields, i)) dw__text_printf(text, text->size ? ", %s" : "%s", fields->list[i].key);
+  if (fields->more) dw__text_printf(text, ", %s", fields->more);
 }
 
 // The names without aliases: the ones that a reader should use.

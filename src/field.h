@@ -26,6 +26,7 @@ typedef struct dw__fields {
   size_t count;
   unsigned group;    // the grammar in use, one bit of dw__field.groups
   dw_status status;  // what a mistake is called
+  const char *more;  // keys that are read elsewhere, for the list of what is known, or NULL
 } dw__fields;
 
 int dw__field_get(const dw__field *field, const void *object);

@@ -14,8 +14,9 @@ static int cli_version(const cli_command *self, int argc, char **argv) {
 
 static const char shape_help[] =
   "SHAPE is a preset's name or a text such as mla:h=8,t=9; a preset's fields can be replaced: kimi-k2.6-tp8,t=17.\n"
-  "Fields: h heads, hk KV heads, t most draft tokens a request, qk and v (or d) widths, page, q, kv and o types,\n"
-  "target device class, limits native or sm_120.\n"
+  "Fields: h heads, hk KV heads, t most draft tokens a request, qk and v (or d) widths, page, q, kv and o types (bf16, fp16;\n"
+  "kv also e4m3, and record656 for MLA; o also fp32), target device class, limits native or sm_120, tree the parent of each\n"
+  "node (r.0.0.1), for a tree in the code.\n"
   "--companions in place of SHAPE prints the companion kernels.";
 
 static const char build_help[] =
@@ -26,7 +27,7 @@ static const char build_help[] =
 static const char verify_help[] =
   "Runs the kernel on random problems and compares each row with an fp64 oracle. SHAPE as in draftwood gen --help.\n"
   "The variant is --variant, or the rule table's choice for the lengths and batches that are run.\n"
-  "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else c++), --device gpu needs a GPU of the target.\n"
+  "--device host runs the generated source on the CPU and needs a C++ compiler ($CXX, else g++ or clang++), --device gpu needs a GPU of the target.\n"
   "Exit 1 where a row is outside its bound, 2 where the device asked for is not there.\n"
   "--suite in place of SHAPE runs the whole contract on a GPU; draftwood verify --suite --help lists its options.\n"
   "--named in place of SHAPE runs the cases of users' reports on a GPU, by name; draftwood verify --named --help tells more.\n"
@@ -99,6 +100,10 @@ static int help(FILE *to) {
 }
 
 static int unknown_command(const char *word) {
+  static const char *const forms[][2] = {{"explain", "cache explain"},
+                                         {"predict", "bench --predict"}};  // what is part of another
+  for (size_t i = 0; i < DW__COUNT(forms); i++)
+    if (!strcmp(word, forms[i][0])) return cli_usage("unknown command %s, did you mean %s?", word, forms[i][1]);
   const char *names[DW__COUNT(commands)];
   for (size_t i = 0; i < DW__COUNT(commands); i++) names[i] = commands[i].name;
   const char *nearest = cli_nearest(word, names, DW__COUNT(names));
@@ -115,6 +120,8 @@ static int finish(int code) {
 
 int main(int argc, char **argv) {
   if (argc < 2) return help(stderr);
+  char flag[] = "--help", *asked[] = {argv[0], argc == 3 ? argv[2] : NULL, flag};
+  if (argc == 3 && strcmp(argv[1], "help") == 0) argv = asked;  // help COMMAND is COMMAND --help
   const char *word = argv[1];
   if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) return finish(help(stdout));
   if (strcmp(word, "--version") == 0) word = "version";

@@ -60,6 +60,12 @@ static dw_status check_mask(const dw__problem_spec *spec, dw_error *error) {
   return DW_OK;
 }
 
+static dw_status no_scale(dw_error *error, const char *field, double scale, const char *why) {
+  char found[32];
+  snprintf(found, sizeof found, "%g", scale);
+  return dw__fail(error, DW_BAD_ARGUMENT, field, found, "0", "%s", why);
+}
+
 static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
   if (spec->window < 0)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "window", spec->window, "0 or more", "tokens that a row sees");
@@ -67,9 +73,12 @@ static dw_status check_scalars(const dw__problem_spec *spec, dw_error *error) {
     return dw__fail(error, DW_BAD_ARGUMENT, "soft_cap", "another number", "0 (none), or 0.001 and more",
                     "scores stay below it");
   if (spec->kv_scale != 0 && spec->shape.kv != DW_E4M3)
-    return dw__fail(error, DW_BAD_ARGUMENT, "kv_scale", "a number", "0", "only KV in e4m3 has a scale");
+    return no_scale(error, "kv_scale", spec->kv_scale, "only KV in e4m3 has a scale");
   if (spec->v_scale != 0 && (spec->shape.kv != DW_E4M3 || spec->shape.attention == DW_MLA))
-    return dw__fail(error, DW_BAD_ARGUMENT, "v_scale", "a number", "0", "only V of GQA in e4m3 has a scale of its own");
+    return no_scale(error, "v_scale", spec->v_scale, "only V of GQA in e4m3 has a scale of its own");
+  static const char *const planes[] = {"apart", "by-head", "in-token", "in-page"};
+  if (spec->planes && spec->shape.attention == DW_MLA)
+    return dw__fail(error, DW_BAD_ARGUMENT, "planes", planes[spec->planes], "apart", "the latent of MLA holds both K and V");
   if (!spec->drafts_elsewhere) return DW_OK;
   if (spec->lengths_include_drafts || spec->window || spec->draft_slots)
     return dw__fail_int(error, DW_BAD_ARGUMENT, "drafts_elsewhere", spec->drafts_elsewhere,

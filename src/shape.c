@@ -57,7 +57,7 @@ static const struct {
 };
 
 static dw__fields grammar(dw_attention attention) {
-  return (dw__fields){shape_fields, DW__COUNT(shape_fields), 1u << attention, DW_BAD_SHAPE};
+  return (dw__fields){shape_fields, DW__COUNT(shape_fields), 1u << attention, DW_BAD_SHAPE, "tree"};
 }
 
 // ---- check ----------------------------------------------------------------------------------------------------

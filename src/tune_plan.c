@@ -50,7 +50,13 @@ dw_status dw__plan_book_open(dw__plan_book *book, const char *option, dw_error *
   book->off = !strcmp(path, "none");
   if (book->off) return DW_OK;
   book->asked = dw__calloc(1, sizeof *book->asked);
-  return book->asked ? dw__choices_load(path, book->asked, error) : no_memory(error);
+  if (!book->asked) return no_memory(error);
+  dw_error fault = {0};
+  const dw_status status = dw__choices_load(path, book->asked, &fault);
+  if (status)
+    dw__fail(error, status, option ? "options.plan" : "DRAFTWOOD_PLAN", path, "none, or a plan's file", "%s", fault.message);
+  dw_error_clear(&fault);
+  return status;
 }
 
 void dw__plan_book_close(dw__plan_book *book) {

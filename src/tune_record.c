@@ -63,7 +63,7 @@ void dw__numerics_class(const dw_shape *shape, const dw_variant *variant, int sp
   (void)shape;
   dw_variant_print(variant, all, sizeof all);  // "family=NAME,..."
   const char *family = strchr(all, '=') + 1;
-  const char *products = variant->e4m3_mma                                     ? "+e4m3_mma"
+  const char *products = variant->e4m3_mma                                  ? "+e4m3_mma"
                          : variant->accumulate == DW_ACCUMULATE_FP16_OUTPUT ? "+fp16_output"
                          : variant->accumulate == DW_ACCUMULATE_FP16        ? "+fp16"
                                                                             : "";

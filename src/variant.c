@@ -44,7 +44,7 @@ static const dw_variant normal_variant = {
 #undef DW_PARAM
 };
 
-static const dw__fields fields = {variant_fields, DW__COUNT(variant_fields), 1, DW_BAD_ARGUMENT};
+static const dw__fields fields = {variant_fields, DW__COUNT(variant_fields), 1, DW_BAD_ARGUMENT, NULL};
 
 // What the text leaves out has its normal value; an empty text is the normal variant.
 dw_status dw_variant_parse(const char *text, dw_variant *variant, dw_error *error) {

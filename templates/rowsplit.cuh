@@ -53,7 +53,7 @@ constexpr int SCORES = RING + SLOTS * SLOT_BYTES;                          // [b
 constexpr int WEIGHTS = SCORES + SCORE_BUFFERS * SCORE_BYTES;              // [buffer]
 constexpr int RESCALE = WEIGHTS + WEIGHT_BUFFERS * WEIGHT_BYTES;           // [buffer][row] f32: factor for the output so far
 constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4;         // [buffer][softmax warp] u32: is any factor not 1?
-constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [tile & 1][softmax warp] u16: a hidden token is not finite
+constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 16;          // [edge & 1][softmax warp] u16: a hidden token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                             // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                                    // [row] f32 1 / sum, then [row] f32 lse
 constexpr bool LSE_IN_FINAL = true;
@@ -487,6 +487,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
   const SoftCap cap = soft_cap_start(p, c.request.total < 0);
+  int poison_turn = 0;  // offset of an edge's poison flags
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);
   if (KV_E4M3 && c.tiles.count) {

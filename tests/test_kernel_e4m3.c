@@ -237,7 +237,7 @@ static void sums_in_fp16(void **state) {
     double mean;          // added to q and to KV
     double output, both;  // allowed of all rows, a third above what was measured
   } cases[] = {
-    {MOST_IN_FP16, 1000, 1, 0, 0, 4e-4, 8e-4},          {MOST_IN_FP16 ",q=fp16", 1000, 1, 0.05f, 0, 4e-4, 8e-4},
+    {MOST_IN_FP16, 1000, 1, 0, 0, 4e-4, 8e-4},           {MOST_IN_FP16 ",q=fp16", 1000, 1, 0.05f, 0, 4e-4, 8e-4},
     {MOST_IN_FP16 ",q=fp16", 1000, 3, 0, 0, 4e-4, 2e-3}, {MOST_IN_FP16, 20000, 1, 0, 0, 2e-4, 5e-4},
     {MOST_IN_FP16, 1000, 1, 0, 3, 4e-4, 7e-3},
   };
@@ -257,8 +257,8 @@ static void sums_in_fp16(void **state) {
     for (int v = 0; v < (cases[i].prefix > 1000 ? 2 : COUNT(in_fp16)); v++) {
       kt_note("%s, case %d", in_fp16[v], i);
       const double error = error_in(problem, in_fp16[v], v % 2), allowed = v % 2 ? cases[i].both : cases[i].output;
-      print_message("%d tokens, q x %g, mean %g, accumulate=%s: %.2g\n", cases[i].prefix, (double)cases[i].q_scale, cases[i].mean,
-                    v % 2 ? "fp16" : "fp16_output", error);
+      print_message("%d tokens, q x %g, mean %g, accumulate=%s: %.2g\n", cases[i].prefix, (double)cases[i].q_scale,
+                    cases[i].mean, v % 2 ? "fp16" : "fp16_output", error);
       if (!(error < allowed)) fail_msg("%s, case %d: %g over all rows, allowed %g", in_fp16[v], i, error, allowed);
     }
     dw__problem_free(problem);

@@ -50,7 +50,8 @@ static const fault faults[] = {
   {"no_cta_barrier", ROWSPLIT, "  barrier_sync(0, THREADS);\n", ""},
   {"no_barrier_before_the_store", ROWSPLIT, "  mbarrier_wait(c.shared + BAR_FINAL, 0);\n", ""},
   {"no_barrier_between_poison_flags", SOFTMAX_TILE, "  barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);\n", ""},
-  {"poison_flags_without_turns", SOFTMAX_TILE, "POISON_FLAGS + (tile & 1) * 8;", "POISON_FLAGS;"},
+  {"poison_flags_without_turns", SOFTMAX_TILE, "  poison_turn ^= 8;\n", ""},
+  {"poison_flags_by_tile", SOFTMAX_TILE, "  poison_turn ^= 8;\n", "  poison_turn = (tile & 1) * 8;\n"},
   {"no_warp_sync_in_the_store", ROLES, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
   {"no_fence_after_cleaning", SOFTMAX, "  if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes",
    "  // the slot's next load comes"},
@@ -134,6 +135,10 @@ static const fault faults[] = {
   {"sums_never_rescaled", SOFTMAX, "    x.sum[i] *= factor;\n", ""},
   {"lse_always_base_2", REQUEST, "lse_base2 * p.lse_factor", "lse_base2"},
   {"poison_not_cleaned", SOFTMAX_TILE, "  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring, thread);\n", ""},
+  {"infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
+  {"infinity_capped", SOFTMAX,
+   "      if (WITH_SOFT_CAP) x.product[i] = fabsf(product) < INF ? product : bits_to_float(0x7fffffffu);\n", ""},
+  {"pair_infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
   {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
@@ -313,7 +318,8 @@ enum {
   CAP = 128,
   PARTS = 256,
   ELSEWHERE = 512,
-  NARROW = 1024
+  NARROW = 1024,
+  INFINITE = 2048
 };
 
 typedef struct trial {
@@ -358,6 +364,10 @@ static const trial trials[] = {
   {SHAPE, R5, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, DW_MASK_BIAS_F32, DW_CSR, 1, 0, WINDOW},
   {SHAPE, R2, {70, 20, 0}, {9, 4, 7}, CHAIN_CSR, 1, 0, PREFIX_ONLY | ELSEWHERE | CAP},
+  {"mla:h=8,t=2,qk=320,v=256", R2, {46, 37, 64}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, WINDOW | POISON},
+  {SHAPE, R2, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE},
+  {SHAPE, R3, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE | CAP},
+  {SHAPE, P9, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE},
   {SHAPE, P9, {300, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 208, PREFIX_ONLY},
   {SHAPE, P9, {250, 0, 5}, {0}, PARENTS, 1, 0, WINDOW | POSITIONS},
   {SHAPE, P5, {300, 70, 20}, {0}, CHAIN, 1, 0, 0},
@@ -400,14 +410,14 @@ static far_pool move_far(dw__problem *problem) {
   return far;
 }
 
-// Two drafts of the first request that none of its nodes sees.
+// Two drafts of the first request that none of its nodes sees; of narrow trees one.
 static void hide_poison(dw__problem *problem) {
-  static const int drafts[] = {3, 30};
-  for (int i = 0; i < 2; i++)
+  const dw_shape *shape = &problem->spec.shape;
+  const int drafts[] = {shape->width > 30 ? 3 : 1, 30}, count = shape->width > 30 ? 2 : 1;
+  for (int i = 0; i < count; i++)
     for (int node = 0; node < problem->rows[0]; node++) kt_see(problem, 0, node, drafts[i], false);
   kt_solve(problem);
-  const dw_shape *shape = &problem->spec.shape;
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < count; i++) {
     const int token = problem->prefix[0] + drafts[i];
     if (shape->attention == DW_MLA) kt_fill_token(problem, 0, token, i ? NAN : INFINITY);
     else
@@ -424,7 +434,7 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   spec.lengths_include_drafts = !(t->special & PREFIX_ONLY);
   spec.drafts_elsewhere = !!(t->special & ELSEWHERE);
   spec.draft_slots = t->addressing == DW_CSR && !spec.lengths_include_drafts && !spec.drafts_elsewhere;
-  spec.window = !(t->special & WINDOW) ? 0 : t->special & NARROW ? 3 : 60;
+  spec.window = !(t->special & WINDOW) ? 0 : t->special & NARROW ? 3 : t->special & POISON ? 40 : 60;
   spec.positions = t->special & POSITIONS ? 2 : 0;
   spec.sinks = !!(t->special & SINKS);
   spec.soft_cap = t->special & CAP ? 2 : 0;
@@ -441,8 +451,19 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   if (t->special & SHORT) kt_lengths(problem)[2] = 5;
   kt_solve(problem);
   if (t->special & POISON) hide_poison(problem);
+  if (t->special & INFINITE) {  // in draft 1, which node 0 does not see
+    dw__from_float(shape.kv, (double)INFINITY, kt_token_element(problem, 0, t->prefix[0] + 1, 0));
+    kt_solve(problem);
+  }
   if (t->special & FAR) *far = move_far(problem);
   return problem;
+}
+
+static bool is_wrong(const trial *t, dw__problem *problem, dw_error *error) {
+  if (!(t->special & INFINITE)) return kt_judge(problem, error);
+  const int count = kt_wrongly_finite(problem, 0);
+  return count &&
+         dw__fail_int(error, DW_WRONG_RESULT, "vectors that see infinity and are finite", count, "0", "of an infinite V");
 }
 
 // In each order of warps: a fault of the run, a wrong row, or other bits.
@@ -455,7 +476,7 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
   bool found = false;
   for (int run = 0; run < 5 && !found; run++) {
     dw_host_order order = run == 0 ? DW_HOST_FORWARD : run == 1 ? DW_HOST_REVERSE : DW_HOST_RANDOM;
-    found = dw__host_kernel_run(kernel->host, &bounds, problem, order, (uint64_t)run, error) || kt_judge(problem, error);
+    found = dw__host_kernel_run(kernel->host, &bounds, problem, order, (uint64_t)run, error) || is_wrong(t, problem, error);
   }
   if (far.memory) munmap(far.memory, far.size);
   dw__problem_free(problem);

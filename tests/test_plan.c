@@ -93,6 +93,8 @@ static void variants_are_refused(void **state) {
     {"gqa:h=8,hk=2,t=4,qk=128,v=128", FEW, "attention", "gqa", "mla"},
     {SHAPE, GROUPED, "attention", "mla", "gqa"},
     {GQA, "family=grouped", "combine", "none", "few or many"},
+    {GQA, "family=dimsplit", "attention", "gqa", "mla"},  // before what else it would need
+    {SHAPE, "family=warpsplit", "attention", "mla", "gqa"},
     {"gqa:h=8,hk=2,t=4,d=64", "family=grouped,combine=many", "v", "64", "a multiple of 128 with combine=many"},
     {"gqa:h=8,hk=2,t=4,d=80", "family=grouped,combine=few", "qk", "80", "a multiple of 32"},
     {"gqa:h=8,hk=2,t=4,d=288", "family=grouped,combine=few", "qk", "288", "up to 256"},
@@ -100,7 +102,7 @@ static void variants_are_refused(void **state) {
     {"gqa:h=8,hk=2,t=4,d=256", "family=grouped,combine=few,n_tiles=5", "n_tiles", "5", "1 to 4"},
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,n_tiles=7", "n_tiles", "7", "1 to 6"},
     {GQA ",kv=e4m3", "family=warpsplit,combine=few", "kv", "e4m3", "the type of q"},
-    {GQA ",kv=e4m3", "family=grouped,combine=few,e4m3_mma=1", "e4m3_mma", "set", "its normal value"},
+    {GQA ",kv=e4m3", "family=grouped,combine=few,e4m3_mma=1", "e4m3_mma", "1", "0"},
     {GQA, "family=grouped,combine=few,setmaxnreg=1", "setmaxnreg", "1", "0"},
     {SHAPE, "family=warpsplit,combine=few", "attention", "mla", "gqa"},
     {GQA, "family=warpsplit", "combine", "none", "few or many"},
@@ -110,23 +112,24 @@ static void variants_are_refused(void **state) {
     {"gqa:h=8,hk=2,t=4,d=192", "family=warpsplit,combine=few,n_tiles=4", "n_tiles", "4", "1 to 3"},
     {"gqa:h=8,hk=2,t=4,d=256", "family=warpsplit,combine=few,n_tiles=3", "n_tiles", "3", "1 to 2"},
     {GQA, "family=warpsplit,combine=few,setmaxnreg=1", "setmaxnreg", "1", "0"},
-    {GQA, "family=warpsplit,combine=few,wide_tile=1", "wide_tile", "set", "its normal value"},
+    {GQA, "family=warpsplit,combine=few,wide_tile=1", "wide_tile", "1", "0"},
     {GQA, "family=grouped,combine=few,q_rope=1", "q_rope", "1", "0 for GQA"},
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,kv_rope=1", "kv_rope", "1", "0 for GQA"},
     {SHAPE, "family=rowsplit,combine=few,n_tiles=6", "n_tiles", "6", "1 to 5"},
     {"mla:h=8,t=9", FEW ",wide_tile=1", "wide_tile", "1", "0"},
     {"mla:h=8,t=9,kv=e4m3", FEW ",wide_tile=1,call=table", "call", "table", "any with wide_tile=1 and three or four row tiles"},
-    {"mla:h=8,t=9,kv=e4m3", "family=reference,wide_tile=1", "wide_tile", "set", "its normal value"},
-    {"mla:h=8,t=9,kv=e4m3", "family=reference,e4m3_mma=1", "e4m3_mma", "set", "its normal value"},
+    {"mla:h=8,t=9,kv=e4m3", "family=reference,wide_tile=1", "wide_tile", "1", "0"},
+    {"mla:h=8,t=9,kv=e4m3", "family=reference,e4m3_mma=1", "e4m3_mma", "1", "0"},
     {"mla:h=8,t=9,kv=e4m3", FEW ",e4m3_mma=1", "e4m3_mma", "1", "0, or wide_tile=1"},
     {"mla:h=8,t=9", FEW ",wide_tile=1,e4m3_mma=1", "wide_tile", "1", "0"},
-    {"mla:h=8,t=9,kv=e4m3", "family=split,combine=few,accumulate=fp16", "accumulate", "set", "its normal value"},
-    {GQA ",kv=e4m3", "family=grouped,combine=few,accumulate=fp16_output", "accumulate", "set", "its normal value"},
+    {"mla:h=8,t=9,kv=e4m3", "family=split,combine=few,accumulate=fp16", "accumulate", "fp16", "fp32"},
+    {GQA ",kv=e4m3", "family=grouped,combine=few,accumulate=fp16_output", "accumulate", "fp16_output", "fp32"},
     {"mla:h=8,t=9,q=fp16,kv=fp16", FEW ",accumulate=fp16_output", "accumulate", "fp16_output", "fp32, or kv=e4m3"},
     {"mla:h=8,t=9,kv=record656", FEW ",wide_tile=1,accumulate=fp16", "accumulate", "fp16", "fp32, or kv=e4m3"},
     {"mla:h=8,t=9,kv=e4m3", FEW ",wide_tile=1,e4m3_mma=1,accumulate=fp16", "accumulate", "fp16", "fp32 with e4m3_mma=1"},
     {"mla:h=8,t=9,kv=e4m3", FEW ",accumulate=fp16", "wide_tile", "0", "1 with accumulate"},
-    {"mla:h=8,t=9,kv=e4m3", "family=rowsplit,n_tiles=4,combine=few,wide_tile=1,accumulate=fp16", "setmaxnreg", "0", "1 with accumulate"},
+    {"mla:h=8,t=9,kv=e4m3", "family=rowsplit,n_tiles=4,combine=few,wide_tile=1,accumulate=fp16", "setmaxnreg", "0",
+     "1 with accumulate"},
     {"mla:h=8,t=9,kv=e4m3", "family=rowsplit,n_tiles=2,setmaxnreg=1,combine=few,wide_tile=1,accumulate=fp16", "n_tiles", "2",
      "3 to 5 with accumulate"},
     {"mla:h=8,t=9,kv=fp16,q=fp16,limits=sm_120", "family=rowsplit,combine=few,wide_tile=1", "wide_tile", "1", "0"},
@@ -141,9 +144,9 @@ static void variants_are_refused(void **state) {
     {SHAPE, "family=rowsplit", "combine", "none", "few or many"},
     {"mla:h=8,t=9,qk=96,v=64", "family=split,combine=many", "v", "64", "a multiple of 128 with combine=many"},
     {SHAPE, "family=split,combine=few,combine_splits=17", "combine_splits", "17", "1 to 16 with combine=few"},
-    {SHAPE, "family=split,combine=few,n_tiles=2", "n_tiles", "set", "its normal value"},
-    {SHAPE, "family=split,combine=few,setmaxnreg=1", "setmaxnreg", "set", "its normal value"},
-    {SHAPE, "family=reference,n_tiles=2", "n_tiles", "set", "its normal value"},
+    {SHAPE, "family=split,combine=few,n_tiles=2", "n_tiles", "2", "1"},
+    {SHAPE, "family=split,combine=few,setmaxnreg=1", "setmaxnreg", "1", "0"},
+    {SHAPE, "family=reference,n_tiles=2", "n_tiles", "2", "1"},
     {SHAPE, "family=rowsplit,combine=few,n_tiles=6", "n_tiles", "6", "1 to 5"},
     {SHAPE, "family=dimsplit,combine=few,n_tiles=9", "setmaxnreg", "0", "1"},
     {SHAPE, "family=dimsplit,combine=few,setmaxnreg=1", "n_tiles", "1", "2 to 9"},
@@ -153,7 +156,7 @@ static void variants_are_refused(void **state) {
     {"mla:h=8,t=9,kv=e4m3", PAIR, "kv", "e4m3", "the type of q"},
     {"mla:h=8,t=9,kv=record656", PAIR, "kv", "record656", "the type of q"},
     {"gqa:h=32,hk=8,t=9,d=128", PAIR, "attention", "gqa", "mla"},
-    {SHAPE, PAIR ",cp_async=1", "cp_async", "set", "its normal value"},
+    {SHAPE, PAIR ",cp_async=1", "cp_async", "1", "0"},
     {"mla:h=8,t=9,target=sm_89", FEW, "cp_async", "0", "1 before sm_90"},
     {"mla:h=8,t=9", FEW ",cp_async=1", "setmaxnreg", "1", "0 with cp_async=1"},
     {"mla:h=8,t=9,kv=e4m3,target=sm_86", "family=rowsplit,n_tiles=5,combine=few,cp_async=1", "n_tiles", "5",
@@ -162,7 +165,7 @@ static void variants_are_refused(void **state) {
      "1", "0 before sm_89"},
     {"mla:h=8,t=9,kv=record656,target=sm_86", "family=rowsplit,combine=few,cp_async=1", "target", "86",
      "sm_89 or later for records"},
-    {"mla:h=8,t=9", "family=reference,cp_async=1", "cp_async", "set", "its normal value"},
+    {"mla:h=8,t=9", "family=reference,cp_async=1", "cp_async", "1", "0"},
     {"mla:h=8,t=9,qk=288,v=256", FEW, "qk", "288", "a multiple of 64"},
     {"mla:h=8,t=9,qk=192,v=64", "family=rowsplit,combine=few", "v", "64", "a multiple of 128"},
     {"mla:h=8,t=9,qk=192,v=128", "family=rowsplit,combine=few,n_tiles=3", "v", "128", "a multiple of 256 without setmaxnreg"},
@@ -880,6 +883,32 @@ static void pairs_are_for_long_prefixes(void **state) {
   }
 }
 
+// For GQA: as few row groups as fit the registers, two where there are multiprocessors to spare. On the 132 of an H200.
+static void gqa_takes_warpsplit(void **state) {
+  (void)state;
+  static const struct {
+    const char *shape;
+    int batch, kv_len, split_tokens, n_tiles, groups;
+  } cases[] = {{"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 0, 3, 2},   {"gqa:h=32,hk=8,t=4,d=128", 1, 1004, 0, 1, 2},
+               {"gqa:h=32,hk=8,t=1,d=128", 1, 1001, 0, 1, 1},   {"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 512, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 8, 1009, 0, 5, 1},   {"gqa:h=32,hk=8,t=9,d=128", 1, 23009, 0, 5, 1},
+               {"gqa:h=8,hk=1,t=9,d=128", 1, 185009, 0, 5, 2},  {"gqa:h=24,hk=4,t=4,d=256", 1, 32004, 0, 2, 2},
+               {"gqa:h=32,hk=8,t=64,d=128", 1, 23064, 0, 5, 7}, {"gqa:h=16,hk=16,t=9,qk=192,v=128", 1, 23009, 0, 2, 1}};
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    const dw_shape shape = shape_of(cases[i].shape);
+    const dw_bounds bounds = {.size = sizeof bounds,
+                              .sm_count = 132,
+                              .batch = cases[i].batch,
+                              .kv_len = cases[i].kv_len,
+                              .split_tokens = cases[i].split_tokens};
+    dw_variant variant;
+    assert_int_equal(dw_variant_choose(&shape, &bounds, &variant, NULL), DW_OK);
+    const dw_split split = dw__rule_split(&shape, &variant, &bounds);
+    if (variant.family != DW_WARPSPLIT || variant.n_tiles != cases[i].n_tiles || split.groups != cases[i].groups)
+      fail_msg("case %zu: family %d, %d tiles, %d groups", i, variant.family, variant.n_tiles, split.groups);
+  }
+}
+
 static bool is_listed(const dw_variant *list, size_t count, const dw_variant *variant) {
   for (size_t i = 0; i < count; i++)
     if (memcmp(&list[i], variant, sizeof *variant) == 0) return true;
@@ -919,7 +948,7 @@ static void every_choice_is_listed(void **state) {
   }
 }
 
-// And nothing else is: some problem asks for each of them, but for warpsplit, which only a tuner takes so far, and pairs of other row counts.
+// And nothing else is: some problem asks for each of them, but for grouped, which only a tuner takes, and pairs of other row counts.
 static void everything_listed_is_chosen(void **state) {
   (void)state;
   static const char *const shapes[] = {"mla:h=8,t=1",
@@ -939,7 +968,7 @@ static void everything_listed_is_chosen(void **state) {
     size_t missing = 0;
     bool met[256];
     for (size_t i = 0; i < count; i++) {
-      met[i] = list[i].family == DW_WARPSPLIT;
+      met[i] = list[i].family == DW_GROUPED;
       missing += !met[i];
     }
     assert_true(missing > 0 && (missing < count) == (shape.attention == DW_GQA));
@@ -959,7 +988,7 @@ static void everything_listed_is_chosen(void **state) {
     for (size_t i = 0; i < count; i++) {
       char text[DW_TEXT_MAX];
       dw_variant_print(&list[i], text, sizeof text);
-      if (!met[i] && list[i].family < DW_WARPSPLIT) fail_msg("nothing asks for %s of %s", text, shapes[s]);
+      if (!met[i] && list[i].family != DW_DIMSPLIT) fail_msg("nothing asks for %s of %s", text, shapes[s]);
     }
   }
 }
@@ -993,6 +1022,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(every_listed_variant_makes_a_plan),
     cmocka_unit_test(pairs_are_for_long_prefixes),
     cmocka_unit_test(every_choice_is_listed),
+    cmocka_unit_test(gqa_takes_warpsplit),
     cmocka_unit_test(everything_listed_is_chosen),
   };
   if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;

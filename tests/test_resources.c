@@ -68,7 +68,8 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
   expect((s.hmma > 0) == !variant->e4m3_mma, name, "HMMA, as the variant says", s.hmma);
   expect((s.hmma_f16 > 0) == (variant->accumulate > 0), name, "HMMA in fp16, as the variant says", s.hmma_f16);
   expect(variant->accumulate < DW_ACCUMULATE_FP16 || s.hmma_f32 == 0, name, "HMMA in fp32, none expected", s.hmma_f32);
-  expect((s.fhadd > 0) == (variant->accumulate && shape->target >= 100), name, "FHADD, as the variant and the target say", s.fhadd);
+  expect((s.fhadd > 0) == (variant->accumulate && shape->target >= 100), name, "FHADD, as the variant and the target say",
+         s.fhadd);
   expect((s.qmma > 0) == variant->e4m3_mma, name, "QMMA, as the variant says", s.qmma);
   expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
   const bool converts = dw__dtype_size(shape->kv) == 1 && shape->target >= 89;  // before, bits do

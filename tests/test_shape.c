@@ -12,8 +12,8 @@
 #include "random.h"
 #include "support.h"
 
-#define FIELDS_MLA "h, t, qk, v, page, q, kv, o, target, limits"
-#define FIELDS_GQA "h, hk, t, d, qk, v, page, q, kv, o, target, limits"
+#define FIELDS_MLA "h, t, qk, v, page, q, kv, o, target, limits, tree"
+#define FIELDS_GQA "h, hk, t, d, qk, v, page, q, kv, o, target, limits, tree"
 #define TARGETS "sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, sm_120, sm_121"
 #define STARTS                                                                                                     \
   "mla:, gqa:, kimi-k2.6-tp4, kimi-k2.6-tp8, kimi-k2.6-tp16, deepseek-v3-tp4, deepseek-v3-tp8, deepseek-v3-tp16, " \

@@ -291,7 +291,8 @@ DEV void mma_m16n8k16_e4m3(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) 
   dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_e4m3, d, a, b);
 }
 DEV void mma_m16n8k16_f16_f16(u32 (&d)[2], const u32 (&a)[4], const u32 (&b)[2]) {
-  float sums[4] = {f16_to_float((u16)d[0]), f16_to_float((u16)(d[0] >> 16)), f16_to_float((u16)d[1]), f16_to_float((u16)(d[1] >> 16))};
+  float sums[4] = {f16_to_float((u16)d[0]), f16_to_float((u16)(d[0] >> 16)), f16_to_float((u16)d[1]),
+                   f16_to_float((u16)(d[1] >> 16))};
   dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_f16_f16, sums, a, b);
   d[0] = pack_f16x2(sums[0], sums[1]);
   d[1] = pack_f16x2(sums[2], sums[3]);

@@ -34,6 +34,8 @@ run verify kimi-k2.6-tp8 --soft-cap -1
 run verify kimi-k2.6-tp8 --soft-cap 50x
 run verify kimi-k2.6-tp8 --drafts-elsewhere --window 4
 run verify kimi-k2.6-tp8 --mask bits --mask-shared
+run verify kimi-k2.6-tp8 --planes in-page
+run verify kimi-k2.6-tp8 --kv-scale 0.5
 run verify
 run presets all
 run cache clean

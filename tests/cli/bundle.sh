@@ -2,7 +2,7 @@
 # A bundle of two kernels and the companions: the same bytes from another folder and cache, and from its shards; what the actions
 # say of it, sound and damaged. (Sizes and keys differ between compilers.)
 steady() { sed -E -e 's/\b[0-9]+ (bytes|MiB)/N \1/g' -e 's/^(bytes +)[0-9]+$/\1N/' -e 's/\b[0-9a-f]{12}\b/KEY12/g' -e 's/^KEY12 +[0-9]+ /KEY12  N /' \
-  -e 's/[0-9.]+ minutes/N minutes/' -e 's/\b[0-9]+ compiled/N compiled/' -e 's/parameters [0-9]+/parameters N/'; }
+  -e 's/[0-9.]+ (s|minutes),/N minutes,/' -e 's/\b[0-9]+ compiled/N compiled/' -e 's/parameters [0-9]+/parameters N/'; }
 list=(kimi-k2.6-tp8,page=64 --widths 1,2 --variant family=reference --target sm_120)
 run bundle build "${list[@]}" --companions --output a.dwb | steady
 mkdir elsewhere

@@ -6,6 +6,10 @@ run build kimi-k2.6-tp8,t=2 --variant "$variant" | tail -n 2
 run cache explain kimi-k2.6-tp8,t=2 --variant "$variant" | sed "s|^nearest    [0-9a-f]*$|nearest    BUILD|"
 run cache explain kimi-k2.6-tp8,t=3 --variant "$variant" | sed "s|^nearest    [0-9a-f]*$|nearest    BUILD|"
 run cache explain kimi-k2.6-tp8,t=2,page=64 --variant "$variant,checked=1" | sed "s|^nearest    [0-9a-f]*$|nearest    BUILD|"
+# Without --variant it looks for what build would make, by the same bounds.
+run build kimi-k2.6-tp8,t=2 --kv-len 100 | tail -n 2
+run cache explain kimi-k2.6-tp8,t=2 --kv-len 100 | grep found
+run cache explain kimi-k2.6-tp8,t=2 --kv-len 100 --batch 64 | grep found
 mkdir templates
 cp "$(dirname "$script")"/../../templates/* templates
 echo '// one more' >>templates/ptx.cuh

@@ -10,6 +10,7 @@ run plan export copy.jsonl plan.jsonl
 cmp plan.jsonl copy.jsonl
 run plan import records.jsonl
 DRAFTWOOD_PLAN=none run plan show
+DRAFTWOOD_PLAN=missing.jsonl run plan show
 run plan export all.jsonl --gpu H200 plan.jsonl
 run plan import plan.jsonl
 ls cache/v1/tune

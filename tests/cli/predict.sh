@@ -8,4 +8,5 @@ run plan show plan.jsonl
 run bench --predict --plan nowhere/plan.jsonl --board 5090 --widths 1 --lengths 1000 --batches 1 --json
 run bench --predict --rows missing.jsonl
 run bench --predict mla:h=0
+run bench --predict --board H200
 run bench --predict kimi-k2.6-tp8 kimi-k2.6-tp8

@@ -1,6 +1,9 @@
 run version
 run
 run biuld
+run explain kimi-k2.6-tp8
+run help version
+run help biuld
 run build
 run build kimi-k2.6-tp8 --widths 1,x
 run build kimi-k2.6-tp8 --jobs 0

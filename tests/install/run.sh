@@ -30,9 +30,7 @@ DRAFTWOOD_DRIVER=$folder/none.so "$folder/example/verify_step" || result=$?
 
 echo "by pkg-config"
 export PKG_CONFIG_PATH=$library/pkgconfig
-# The tree was configured for another prefix; pkg-config is told where it lies now.
-pkg="pkg-config --define-variable=prefix=$prefix --define-variable=libdir=$library --define-variable=includedir=$prefix/include"
-cc -std=c17 -Wall -Werror "$here/outside.c" -o "$folder/outside" $($pkg --cflags --libs draftwood)
+cc -std=c17 -Wall -Werror "$here/outside.c" -o "$folder/outside" $(pkg-config --cflags --libs draftwood)
 "$folder/outside"
 
 echo "the command"
@@ -40,5 +38,5 @@ echo "the command"
 
 echo "the README's program"
 sed -n '/^```c$/,/^```$/p' "$here/../../README.md" | sed '/^```/d' >"$folder/readme.c"
-cc -std=c17 -Wall -Wextra -Werror "$folder/readme.c" -o "$folder/readme" $($pkg --cflags --libs draftwood)
+cc -std=c17 -Wall -Wextra -Werror "$folder/readme.c" -o "$folder/readme" $(pkg-config --cflags --libs draftwood)
 DRAFTWOOD_CACHE_DIR= "$folder/readme"

@@ -101,6 +101,7 @@ class Builds(unittest.TestCase):
         first = dw.build(self.SHAPE)
         self.assertEqual(first.data[:4], b"\x7fELF")
         self.assertEqual(first.kernels[0].name, "dw_verify")
+        self.assertNotIn("ELF", repr(first))  # tens of kilobytes
         with dw.Context() as context:
             self.assertTrue(context.build(self.SHAPE).from_cache)
             self.assertEqual(context.stats().compiles, 0)

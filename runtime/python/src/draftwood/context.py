@@ -5,7 +5,7 @@ import ctypes
 import json
 import logging
 import weakref
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Iterable, Sequence, TypeVar
 
 from . import _abi
@@ -41,7 +41,7 @@ class Resources:
 class Cubin:
     """Compiled code for one target."""
 
-    data: bytes
+    data: bytes = field(repr=False)
     target: str
     compiler: str
     request_key: str
