@@ -1215,7 +1215,7 @@ template <u32 K, bool HALF = false> void accumulate(Warp &w, const float (&a)[16
     for (u32 k = 0; k < K; ++k) {
       sum += a[row][k] * b[k];
       if (HALF && k % 8 == 7)
-        for (u32 i = 0; i < 8; ++i) sum[i] = to_f16(sum[i]);
+        for (u32 n = 0; n < 8; ++n) sum[n] = to_f16(sum[n]);
     }
     memcpy(d, &sum, sizeof sum);
     for (u32 l = 0; l < 4; ++l) memcpy(lane[l] + i, d + 2 * l, 8);
