@@ -89,12 +89,13 @@ static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) 
 static size_t warpsplit_fixed(const dw_shape *shape, const dw_variant *variant) {
   const size_t tiles = (size_t)variant->n_tiles, qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
   const bool held = tiles * (v / 4 + qk / 8 + 10) <= 200;
-  return (tiles * 8 * (8 + 4 + 4 * 2) + 32 + 127) / 128 * 128 + (held ? 0 : qk / 16 * tiles * 256);
+  return (tiles * 8 * (8 + 4 + 4 * 2 + (shape->kv == DW_E4M3 ? 4 : 0)) + 32 + 127) / 128 * 128 +
+         (held ? 0 : qk / 16 * tiles * 256);
 }
 // A slot of each of its warps: K or V of 16 tokens.
 #define WARPSPLIT_WARPS 4
 static size_t warpsplit_slots(const dw_shape *shape) {
-  return (size_t)WARPSPLIT_WARPS * 16 * 2 * (size_t)most(shape->head_dim_qk, shape->head_dim_v);
+  return (size_t)WARPSPLIT_WARPS * 16 * dw__dtype_size(shape->kv) * (size_t)most(shape->head_dim_qk, shape->head_dim_v);
 }
 // Two CTAs share a multiprocessor where a tile's K and V fit each warp then.
 static int warpsplit_ctas(const dw_shape *shape, const dw_variant *variant) {
@@ -221,9 +222,6 @@ static dw_status gqa_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (v->n_tiles > tiles)
     return no(e, "n_tiles", v->n_tiles, allowed, "q and the output of this many rows have to fit the registers");
   if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "all warps do the same");
-  if (v->family == DW_WARPSPLIT && s->kv == DW_E4M3)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q",
-                    "of the families for GQA on tensor cores grouped takes e4m3");
   return DW_OK;
 }
 

@@ -79,6 +79,20 @@ DEV float chain_unit(u32 most) {  // what 1 stands for
   return Q_F16 ? bits_to_float((chain_exponent(most) + 111) << 23) : narrow_unit(most) * 0x1p13f;
 }
 
+// Of B fragments, whose row a quad has: made fp16 where they stand, and what 1 stands for.
+template <int STEPS>
+DEV float narrow_rows(u32 (&q)[STEPS][2]) {
+  u32 most = 0;
+#pragma unroll
+  for (int k = 0; k < 2 * STEPS; k++) most = more_magnitude(most, q[k / 2][k % 2]);
+#pragma unroll
+  for (u32 d = 1; d < 4; d <<= 1) most = max_u16x2(most, shuffle_xor(most, d));
+  const u32 base = query_base(whole_magnitude(most)) * 0x00800080;
+#pragma unroll
+  for (int k = 0; k < 2 * STEPS; k++) q[k / 2][k % 2] = narrow_query(q[k / 2][k % 2], base);
+  return narrow_unit(whole_magnitude(most));
+}
+
 // Weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With products in e4m3 they are 2^8
 // times as large and, as q, the sum of two parts; with records 2^14 times. Where 16 tokens add up in fp16, 2^3 times: their products with 448
 // stay below 57,344.

@@ -27,7 +27,7 @@ typedef struct fault {
 } fault;
 
 // Names that begin with gqa_: found by problems of GQA on grouped, with gqa_e4m3_ by those with KV in e4m3, with warp_: on warpsplit, with
-// record_: of records, with pair_: by dimsplit.
+// warp_e4m3_: there with KV in e4m3, with record_: of records, with pair_: by dimsplit.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -236,6 +236,25 @@ static const fault faults[] = {
   {"warp_values_not_cleaned", WARPSPLIT, "      if (found) sts_u32x4(at, clean);\n", ""},
   {"warp_mask_of_the_other_row", WARPSPLIT, "hide_scores(sees >> 16, 1, x.s[i]);", "hide_scores(sees, 1, x.s[i]);"},
   {"warp_rows_of_the_next_group_written", WARPSPLIT, "    if (row >= c.rows) break;\n", ""},
+  {"warp_e4m3_scale_of_keys_forgotten", WARPSPLIT, " * stored_scale(p.k_scale);", ";"},
+  {"warp_e4m3_scale_of_another_row", WARPSPLIT, "SCALES + (KV_E4M3 ? 2 * (lane_id_anew() & 3) * 4 : 0)",
+   "SCALES + (KV_E4M3 ? 2 * (lane_id_anew() & 2) * 4 : 0)"},
+  {"warp_e4m3_scales_by_one_warp", WARPSPLIT, "warp_id() == tile % WARPS && (lane_id() & 3) == 0",
+   "tile == 0 && (lane_id() & 3) == 0"},
+  {"warp_e4m3_query_in_plain_order", WARPSPLIT, "k * 32 + (lane_id() & 3) * 8);", "k * 32 + (lane_id() & 3 ^ 1) * 8);"},
+  {"warp_e4m3_query_of_one_quad_lane", FRAGMENTS,
+   "for (u32 d = 1; d < 4; d <<= 1) most = max_u16x2(most, shuffle_xor(most, d));\n  const u32 base",
+   "for (u32 d = 1; d < 1; d <<= 1) most = max_u16x2(most, shuffle_xor(most, d));\n  const u32 base"},
+  {"warp_e4m3_steps_of_keys_swapped", WARPSPLIT, "key_step(wide, r[2 * part], r[2 * part + 1]);",
+   "key_step(wide, r[2 - 2 * part], r[3 - 2 * part]);"},
+  {"warp_e4m3_tokens_of_values_swapped", WARPSPLIT, "value_step(wide, r[2 * part], r[2 * part + 1]);",
+   "value_step(wide, r[2 * part + 1], r[2 * part]);"},
+  {"warp_e4m3_shift_stays_in_the_lse", WARPSPLIT, "max - WEIGHT_SHIFT + log2_approx(sum)", "max + log2_approx(sum)"},
+  {"warp_e4m3_weights_without_shift", WARPSPLIT, "s[k] - x.max[i][k % 2] + WEIGHT_SHIFT :", "s[k] - x.max[i][k % 2] :"},
+  {"warp_e4m3_dimensions_in_the_order_of_halves", WARPSPLIT, "f32x2{x.o[m][i][0] * factor.x, x.o[m][i][2] * factor.x}",
+   "f32x2{x.o[m][i][2] * factor.x, x.o[m][i][0] * factor.x}"},
+  {"warp_e4m3_strides_of_halves", WARPSPLIT, "p.v_token_stride) * KV_BYTES\n", "p.v_token_stride) * 2\n"},
+  {"warp_e4m3_nan_stays", FRAGMENTS, "if ((w >> 8 * i & 0x7f) == 0x7f)", "if (false)"},
 };
 
 // ---- a broken copy of the templates ---------------------------------------------------------------------------
@@ -384,6 +403,16 @@ static const trial trials[] = {
   {"gqa:h=8,hk=2,t=9,d=128,page=16", W5, {500, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, 0},
   {"gqa:h=2,hk=1,t=64,d=128", W3, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=6,hk=2,t=9,d=64", W2, {250, 0, 5}, {0}, CHAIN_CSR, 1, 0, SINKS | WINDOW | POSITIONS | PREFIX_ONLY},
+  {"gqa:h=8,hk=2,t=9,d=128,page=16,kv=e4m3", W5, {500, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, 0},
+  {"gqa:h=2,hk=1,t=64,d=128,kv=e4m3", W3, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"gqa:h=6,hk=2,t=9,d=96,target=sm_80,kv=e4m3",
+   W2,
+   {250, 0, 5},
+   {0},
+   CHAIN_CSR,
+   1,
+   0,
+   SINKS | WINDOW | POSITIONS | PREFIX_ONLY | CAP},
 };
 
 static int features_of(const trial *t) {
@@ -484,16 +513,17 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
 }
 
 // What problems are of, and what finds a fault.
-typedef enum kind { MLA, GQA, GQA_E4M3, GQA_WARPSPLIT, RECORDS, PAIRS, KINDS } kind;
+typedef enum kind { MLA, GQA, GQA_E4M3, GQA_WARPSPLIT, WARPSPLIT_E4M3, RECORDS, PAIRS, KINDS } kind;
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 static kind kind_of_trial(const trial *t) {
-  if (begins(t->shape, "gqa:") && strstr(t->shape, "kv=e4m3")) return GQA_E4M3;
-  if (begins(t->shape, "gqa:")) return begins(t->variant, "family=warpsplit") ? GQA_WARPSPLIT : GQA;
+  const bool bytes = strstr(t->shape, "kv=e4m3"), warp = begins(t->variant, "family=warpsplit");
+  if (begins(t->shape, "gqa:")) return bytes ? warp ? WARPSPLIT_E4M3 : GQA_E4M3 : warp ? GQA_WARPSPLIT : GQA;
   return begins(t->variant, "family=dimsplit") ? PAIRS : strstr(t->shape, "record656") ? RECORDS : MLA;
 }
 static kind kind_of_fault(const char *name) {
   if (begins(name, "pair_")) return PAIRS;
   if (begins(name, "gqa_e4m3_")) return GQA_E4M3;
+  if (begins(name, "warp_e4m3_")) return WARPSPLIT_E4M3;
   return begins(name, "gqa_") ? GQA : begins(name, "warp_") ? GQA_WARPSPLIT : begins(name, "record_") ? RECORDS : MLA;
 }
 

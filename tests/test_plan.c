@@ -101,7 +101,6 @@ static void variants_are_refused(void **state) {
     {"gqa:h=8,hk=2,t=4,qk=128,v=288", "family=grouped,combine=few", "v", "288", "up to 256"},
     {"gqa:h=8,hk=2,t=4,d=256", "family=grouped,combine=few,n_tiles=5", "n_tiles", "5", "1 to 4"},
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,n_tiles=7", "n_tiles", "7", "1 to 6"},
-    {GQA ",kv=e4m3", "family=warpsplit,combine=few", "kv", "e4m3", "the type of q"},
     {GQA ",kv=e4m3", "family=grouped,combine=few,e4m3_mma=1", "e4m3_mma", "1", "0"},
     {GQA, "family=grouped,combine=few,setmaxnreg=1", "setmaxnreg", "1", "0"},
     {SHAPE, "family=warpsplit,combine=few", "attention", "mla", "gqa"},
@@ -889,11 +888,18 @@ static void gqa_takes_warpsplit(void **state) {
   static const struct {
     const char *shape;
     int batch, kv_len, split_tokens, n_tiles, groups;
-  } cases[] = {{"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 0, 3, 2},   {"gqa:h=32,hk=8,t=4,d=128", 1, 1004, 0, 1, 2},
-               {"gqa:h=32,hk=8,t=1,d=128", 1, 1001, 0, 1, 1},   {"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 512, 5, 1},
-               {"gqa:h=32,hk=8,t=9,d=128", 8, 1009, 0, 5, 1},   {"gqa:h=32,hk=8,t=9,d=128", 1, 23009, 0, 5, 1},
-               {"gqa:h=8,hk=1,t=9,d=128", 1, 185009, 0, 5, 2},  {"gqa:h=24,hk=4,t=4,d=256", 1, 32004, 0, 2, 2},
-               {"gqa:h=32,hk=8,t=64,d=128", 1, 23064, 0, 5, 7}, {"gqa:h=16,hk=16,t=9,qk=192,v=128", 1, 23009, 0, 2, 1}};
+  } cases[] = {{"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 0, 3, 2},
+               {"gqa:h=32,hk=8,t=4,d=128", 1, 1004, 0, 1, 2},
+               {"gqa:h=32,hk=8,t=1,d=128", 1, 1001, 0, 1, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 512, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 8, 1009, 0, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 1, 23009, 0, 5, 1},
+               {"gqa:h=8,hk=1,t=9,d=128", 1, 185009, 0, 5, 2},
+               {"gqa:h=24,hk=4,t=4,d=256", 1, 32004, 0, 2, 2},
+               {"gqa:h=32,hk=8,t=64,d=128", 1, 23064, 0, 5, 7},
+               {"gqa:h=16,hk=16,t=9,qk=192,v=128", 1, 23009, 0, 2, 1},
+               {"gqa:h=32,hk=8,t=9,d=128,kv=e4m3", 1, 185009, 0, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128,kv=e4m3,target=sm_80", 8, 1009, 0, 5, 1}};
   for (size_t i = 0; i < DW__COUNT(cases); i++) {
     const dw_shape shape = shape_of(cases[i].shape);
     const dw_bounds bounds = {.size = sizeof bounds,
@@ -959,7 +965,8 @@ static void everything_listed_is_chosen(void **state) {
                                        "mla:h=8,t=9,kv=record656",
                                        "mla:h=8,t=9,qk=96,v=64",
                                        "gqa:h=32,hk=8,t=9,d=128",
-                                       "gqa:h=64,hk=8,t=1,d=64"};
+                                       "gqa:h=64,hk=8,t=1,d=64",
+                                       "gqa:h=32,hk=8,t=9,d=128,kv=e4m3"};
   static const int boards[] = {8, 16, 24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
   for (size_t s = 0; s < DW__COUNT(shapes); s++) {
     const dw_shape shape = shape_of(shapes[s]);
