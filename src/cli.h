@@ -111,6 +111,7 @@ typedef struct cli_wanted {
   const char *targets, *limits, *variant, *shard_text;
   const char *misses;  // a file of dw_miss_list's lines
   bool all_variants, all_presets, companions, release;
+  bool chosen;  // of a release: what the rule table chooses for any problem
   int batch, kv_len, call, jobs;
   cli_shard shard;
 } cli_wanted;

@@ -156,7 +156,7 @@ int cli_bundle_build(const cli_command *self, int argc, char **argv) {
   const cli_option options[] = {
     {"output", "FILE", CLI_TEXT, &want.output, 0, 0, "the bundle to write"},
     {"release", NULL, CLI_FLAG, &want.list.release, 0, 0,
-     "the release bundle: every preset, widths 1,2,4,8,9,16,17,32,33,64, pages 1,64, each variant, companions"},
+     "the release bundle: every preset, widths 1,2,4,8,9,16,17,32,33,64, pages 1,64, what is chosen there, companions"},
     {"dry-run", NULL, CLI_FLAG, &want.dry_run, 0, 0, "count, build nothing"},
     {"companions", NULL, CLI_FLAG, &want.list.companions, 0, 0, "also the companion kernels of each target"},
     {"from-misses", "FILE", CLI_TEXT, &want.list.misses, 0, 0, "what a host was asked for and lacked (dw_miss_list)"},

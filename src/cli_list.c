@@ -1,4 +1,5 @@
 // What build and bundle build share: the list of kernels asked for, shared out to machines and threads.
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,8 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "plan.h"
+#include "tune_plan.h"
 
 #define JOBS_MAX 64
 
@@ -48,6 +51,41 @@ static dw_status add_job(cli_jobs *all, const dw_shape *shape, const dw_variant 
   return DW_OK;
 }
 
+// Unless it is among those from `first` on.
+static dw_status add_new_job(cli_jobs *all, size_t first, const dw_shape *shape, const dw_variant *variant, dw_error *error) {
+  for (size_t i = first; i < all->count; i++)
+    if (!memcmp(&all->list[i].variant, variant, sizeof *variant)) return DW_OK;
+  return add_job(all, shape, variant, error);
+}
+
+// What the rule table chooses on the boards of the target, up to a request a multiprocessor and 1M tokens each, in steps of a factor of
+// sqrt(2); by tables alone with pages of more than a token; with FIXED ranges; and what was tuned.
+static dw_status add_chosen(cli_jobs *all, const dw_shape *shape, dw_error *error) {
+  const int sm_counts[] = {dw__target_sm_count(shape->target), shape->target == 120 ? 170 : 0};  // an RTX 5090 has 170
+  const size_t first = all->count;
+  dw__choices tuned = {0};
+  dw_status status = dw__choices_shipped(&tuned, error);
+  for (size_t k = 0; k < DW__COUNT(sm_counts) && sm_counts[k]; k++)
+    for (int call = DW_CALL_ANY; call <= (shape->page > 1 ? DW_CALL_TABLE : DW_CALL_ANY); call++)
+      for (int batch = 1; batch <= sm_counts[k]; batch++)
+        for (int step = 0; step <= 28 && !status; step++) {
+          const dw_bounds bounds = {.size = sizeof bounds,
+                                    .batch = batch,
+                                    .kv_len = (int)(64 * exp2(step / 2.)),
+                                    .sm_count = sm_counts[k],
+                                    .call = (dw_call)call,
+                                    .split_tokens = step ? 0 : 512};
+          dw_variant variant;
+          status = dw_variant_choose(shape, &bounds, &variant, error);
+          if (!status) status = add_new_job(all, first, shape, &variant, error);
+        }
+  for (size_t i = 0; i < tuned.count && !status; i++)
+    if (!memcmp(&tuned.list[i].key.shape, shape, sizeof *shape))
+      status = add_new_job(all, first, shape, &tuned.list[i].variant, error);
+  dw__choices_free(&tuned);
+  return status;
+}
+
 static dw_status add_variants(cli_jobs *all, const cli_wanted *want, const dw_shape *shape, dw_error *error) {
   dw_bounds bounds = cli_bounds(shape, want->batch, want->kv_len);
   bounds.call = (dw_call)want->call;
@@ -62,6 +100,7 @@ static dw_status add_variants(cli_jobs *all, const cli_wanted *want, const dw_sh
     dw_error_clear(&why);
   }
   if (status == DW_NOT_APPLICABLE && all->may_leave_out) return all->left_out++, DW_OK;
+  if (!status && want->chosen) return add_chosen(all, shape, error);
   if (status || !want->all_variants) return status ? status : add_job(all, shape, &variant, error);
   for (size_t i = 0; !status && dw_variant_enumerate(shape, i, &variant) == DW_OK; i++) {
     status = add_job(all, shape, &variant, error);
@@ -181,7 +220,7 @@ static void keep_shard(cli_jobs *all, const cli_shard *shard) {
 static void fill_release(cli_wanted *want) {
   static const cli_list widths = {{1, 2, 4, 8, 9, 16, 17, 32, 33, 64}, 10}, pages = {{1, 64}, 2};
   want->all_presets = want->companions = true;
-  want->all_variants = !want->variant;
+  want->chosen = !want->variant && !want->all_variants;
   if (!want->widths.count) want->widths = widths;
   if (!want->pages.count) want->pages = pages;
 }

@@ -494,8 +494,10 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
   dw_variant kernels[DW__COUNT(loads) + 2];
   size_t count = 0;
   for (size_t i = 0; i < DW__COUNT(loads); i++) {
-    const load l = {
-      .rows = shape->width * shape->heads, .row_tiles = row_tiles(shape), .tiles_per_sm = loads[i], .fixed = true};  // the pair comes below
+    const load l = {.rows = shape->width * shape->heads,
+                    .row_tiles = row_tiles(shape),
+                    .tiles_per_sm = loads[i],
+                    .fixed = true};  // the pair comes below
     const dw_variant v = choose_kernel(shape, &l);
     size_t k = 0;
     while (k < count && memcmp(&kernels[k], &v, sizeof v)) k++;

@@ -863,17 +863,17 @@ static void pairs_where_they_pay(void **state) {
     int batch, kv_len, split_tokens;
     dw_family family;
   } cases[] = {
-    {"mla:h=8,t=9,target=sm_90", 1, 23009, 0, DW_DIMSPLIT},          {"mla:h=8,t=9,target=sm_90", 1, 185009, 0, DW_DIMSPLIT},
-    {"mla:h=8,t=9,target=sm_90", 8, 23009, 0, DW_DIMSPLIT},          {"mla:h=16,t=9,target=sm_90", 1, 185009, 0, DW_DIMSPLIT},
-    {"mla:h=8,t=9,target=sm_120", 8, 23009, 0, DW_DIMSPLIT},         {"mla:h=8,t=9,target=sm_90", 1, 5709, 0, DW_ROWSPLIT},
-    {"mla:h=8,t=9,target=sm_90", 8, 1009, 0, DW_ROWSPLIT},           {"mla:h=8,t=9,target=sm_90", 8, 2009, 0, DW_DIMSPLIT},
-    {"mla:h=8,t=9,target=sm_90", 1, 11009, 0, DW_DIMSPLIT},          {"mla:h=8,t=9,target=sm_90", 32, 1009, 0, DW_DIMSPLIT},
-    {"mla:h=8,t=6,target=sm_90", 1, 23006, 0, DW_DIMSPLIT},          {"mla:h=8,t=17,target=sm_90", 1, 5717, 0, DW_DIMSPLIT},
-    {"mla:h=8,t=12,target=sm_90", 1, 185012, 0, DW_ROWSPLIT},        {"mla:h=8,t=16,target=sm_90", 1, 185016, 0, DW_DIMSPLIT},
-    {"mla:h=8,t=20,target=sm_90", 1, 185020, 0, DW_ROWSPLIT},
-    {"mla:h=8,t=9,target=sm_90", 1, 185009, 512, DW_ROWSPLIT},       {"mla:h=8,t=9,target=sm_100", 1, 185009, 0, DW_ROWSPLIT},
-    {"mla:h=8,t=9,kv=e4m3,target=sm_90", 1, 185009, 0, DW_ROWSPLIT}, {"mla:h=8,t=1,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},
-    {"mla:h=8,t=5,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},         {"mla:h=8,t=64,target=sm_90", 1, 185064, 0, DW_DIMSPLIT},
+    {"mla:h=8,t=9,target=sm_90", 1, 23009, 0, DW_DIMSPLIT},   {"mla:h=8,t=9,target=sm_90", 1, 185009, 0, DW_DIMSPLIT},
+    {"mla:h=8,t=9,target=sm_90", 8, 23009, 0, DW_DIMSPLIT},   {"mla:h=16,t=9,target=sm_90", 1, 185009, 0, DW_DIMSPLIT},
+    {"mla:h=8,t=9,target=sm_120", 8, 23009, 0, DW_DIMSPLIT},  {"mla:h=8,t=9,target=sm_90", 1, 5709, 0, DW_ROWSPLIT},
+    {"mla:h=8,t=9,target=sm_90", 8, 1009, 0, DW_ROWSPLIT},    {"mla:h=8,t=9,target=sm_90", 8, 2009, 0, DW_DIMSPLIT},
+    {"mla:h=8,t=9,target=sm_90", 1, 11009, 0, DW_DIMSPLIT},   {"mla:h=8,t=9,target=sm_90", 32, 1009, 0, DW_DIMSPLIT},
+    {"mla:h=8,t=6,target=sm_90", 1, 23006, 0, DW_DIMSPLIT},   {"mla:h=8,t=17,target=sm_90", 1, 5717, 0, DW_DIMSPLIT},
+    {"mla:h=8,t=12,target=sm_90", 1, 185012, 0, DW_ROWSPLIT}, {"mla:h=8,t=16,target=sm_90", 1, 185016, 0, DW_DIMSPLIT},
+    {"mla:h=8,t=20,target=sm_90", 1, 185020, 0, DW_ROWSPLIT}, {"mla:h=8,t=9,target=sm_90", 1, 185009, 512, DW_ROWSPLIT},
+    {"mla:h=8,t=9,target=sm_100", 1, 185009, 0, DW_ROWSPLIT}, {"mla:h=8,t=9,kv=e4m3,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},
+    {"mla:h=8,t=1,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},  {"mla:h=8,t=5,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},
+    {"mla:h=8,t=64,target=sm_90", 1, 185064, 0, DW_DIMSPLIT},
   };
   for (size_t i = 0; i < DW__COUNT(cases); i++) {
     const dw_shape shape = shape_of(cases[i].shape);
