@@ -47,7 +47,9 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const size_t ring = half_slots * 16 * token, scales = record ? half_slots * 16 * 16 : 0;
   const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
   const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
-  const size_t final = 2 * rows * 4 + (bytes && (shape->q == DW_BF16 || variant->e4m3_mma) ? rows * 16 : 0);
+  const size_t final =
+    2 * rows * 4 +
+    (bytes && (shape->q == DW_BF16 || variant->e4m3_mma || variant->accumulate == DW_ACCUMULATE_FP16) ? rows * 16 : 0);
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
   return (ring + scores + weights + rescale + poison + final + scales + barriers + 15) / 16 * 16;
 }
@@ -87,11 +89,13 @@ static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) 
 static size_t warpsplit_fixed(const dw_shape *shape, const dw_variant *variant) {
   const size_t tiles = (size_t)variant->n_tiles, qk = (size_t)shape->head_dim_qk, v = (size_t)shape->head_dim_v;
   const bool held = tiles * (v / 4 + qk / 8 + 10) <= 200;
-  return (tiles * 8 * (8 + 4 + 4 * 2) + 32 + 127) / 128 * 128 + (held ? 0 : qk / 16 * tiles * 256);
+  return (tiles * 8 * (8 + 4 + 4 * 2 + (shape->kv == DW_E4M3 ? 4 : 0)) + 32 + 127) / 128 * 128 +
+         (held ? 0 : qk / 16 * tiles * 256);
 }
-// A slot of each of its four warps: K or V of 16 tokens.
+// A slot of each of its warps: K or V of 16 tokens.
+#define WARPSPLIT_WARPS 4
 static size_t warpsplit_slots(const dw_shape *shape) {
-  return 4 * 16 * 2 * (size_t)most(shape->head_dim_qk, shape->head_dim_v);
+  return (size_t)WARPSPLIT_WARPS * 16 * dw__dtype_size(shape->kv) * (size_t)most(shape->head_dim_qk, shape->head_dim_v);
 }
 // Two CTAs share a multiprocessor where a tile's K and V fit each warp then.
 static int warpsplit_ctas(const dw_shape *shape, const dw_variant *variant) {
@@ -127,6 +131,23 @@ static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
 
 enum { E4M3_BITS_TILES = 4 };  // where no instruction converts e4m3
 
+static const char *accumulate_name(const dw_variant *v) { return v->accumulate == DW_ACCUMULATE_FP16 ? "fp16" : "fp16_output"; }
+
+static dw_status accumulate_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (!v->accumulate) return DW_OK;
+  const char *found = accumulate_name(v);
+  if (s->kv != DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "accumulate", found, "fp32, or kv=e4m3",
+                    "products of other KV may be more than fp16 holds, and a record's scales come between them");
+  if (v->e4m3_mma)
+    return dw__fail(e, DW_NOT_APPLICABLE, "accumulate", found, "fp32 with e4m3_mma=1", "products in e4m3 add up in fp32");
+  if (!v->wide_tile) return no(e, "wide_tile", 0, "1 with accumulate", "the compiler spills what the other needs");
+  if (!v->setmaxnreg) return no(e, "setmaxnreg", 0, "1 with accumulate", "the compiler spills without");
+  if (v->n_tiles < 3)
+    return no(e, "n_tiles", v->n_tiles, "3 to 5 with accumulate", "fewer rows wait for memory, not for products");
+  return DW_OK;
+}
+
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
   if (spills_for_tables(s, v) && v->call == DW_CALL_TABLE)
@@ -135,6 +156,8 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (v->wide_tile && dw__dtype_size(s->kv) > 1) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (v->e4m3_mma && s->target < 89) return no(e, "e4m3_mma", 1, "0 before sm_89", "nothing older multiplies e4m3");
   if (v->e4m3_mma && s->kv != DW_E4M3) return no(e, "e4m3_mma", 1, "0", "a record's scales come between its products");
+  const dw_status status = accumulate_applicable(s, v, e);
+  if (status) return status;
   if (s->target < 90 && !v->cp_async)
     return no(e, "cp_async", 0, "1 before sm_90", "bulk copies and what waits for them came with sm_90");
   if (v->cp_async && v->setmaxnreg) return no(e, "setmaxnreg", 1, "0 with cp_async=1", "registers move from sm_90 on");
@@ -199,9 +222,6 @@ static dw_status gqa_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (v->n_tiles > tiles)
     return no(e, "n_tiles", v->n_tiles, allowed, "q and the output of this many rows have to fit the registers");
   if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "all warps do the same");
-  if (v->family == DW_WARPSPLIT && s->kv == DW_E4M3)
-    return dw__fail(e, DW_NOT_APPLICABLE, "kv", "e4m3", "the type of q",
-                    "of the families for GQA on tensor cores grouped takes e4m3");
   return DW_OK;
 }
 
@@ -231,7 +251,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (s->head_dim_v % 32) return no(e, "v", s->head_dim_v, "a multiple of 32", "a warp shares a row");
   if (dw__is_fast(v->family) && dw__is_for_gqa(v->family) != is_gqa(s))
     return dw__fail(e, DW_NOT_APPLICABLE, "attention", is_gqa(s) ? "gqa" : "mla", is_gqa(s) ? "mla" : "gqa",
-                    is_gqa(s) ? "grouped is the family for GQA" : "rowsplit is the family for MLA");
+                    is_gqa(s) ? "warpsplit and grouped are the families for GQA" : "rowsplit is the family for MLA");
   if (v->family == DW_REFERENCE) {
     if (v->combine != DW_COMBINE_NONE)
       return dw__fail(e, DW_NOT_APPLICABLE, "combine", v->combine == DW_COMBINE_FEW ? "few" : "many", "none",
@@ -250,6 +270,8 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
               : v->e4m3_mma ? "e4m3_mma"
                             : "cp_async",
               1, "0", "only rowsplit has this parameter");
+  if (v->family != DW_ROWSPLIT && v->accumulate)
+    return dw__fail(e, DW_NOT_APPLICABLE, "accumulate", accumulate_name(v), "fp32", "only rowsplit has this parameter");
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
   if (v->family == DW_DIMSPLIT) return dimsplit_applicable(s, v, e);
   if (dw__is_for_gqa(v->family)) return gqa_applicable(s, v, e);
@@ -390,14 +412,14 @@ static dw_variant pair_kernel(const dw_shape *shape) {
                       .combine_splits = 8};
 }
 
-// Row tiles of a KV head up to which the rule table takes warpsplit for GQA: 0 until it has been measured, then likely 5.
-#define WARPSPLIT_ROW_TILES 0
-
-// A kernel for GQA: as few row groups as there can be, as even as they go.
-static dw_variant gqa_kernel(const dw_shape *shape, int tiles, int family) {
-  const int groups = dw__ceil_div(tiles, gqa_tiles(shape, family));
+// A kernel for GQA: as few row groups as there can be, as even as they go. Where not even one CTA a multiprocessor has a tile for each of
+// its warps, two groups of fewer rows are as many CTAs as fit, and each has less to add up (1 x 1k, five row tiles: 12.7 -> 11.8 us).
+static dw_variant gqa_kernel(const dw_shape *shape, const load *l, int family) {
+  const bool spare = family == DW_WARPSPLIT && l->tiles_per_sm * shape->kv_heads < WARPSPLIT_WARPS;
+  int groups = dw__ceil_div(l->row_tiles, gqa_tiles(shape, family));
+  if (spare && l->row_tiles > 1) groups = most(groups, 2);
   return (dw_variant){
-    .family = family, .n_tiles = dw__ceil_div(tiles, groups), .combine = way_to_combine(shape), .combine_splits = 8};
+    .family = family, .n_tiles = dw__ceil_div(l->row_tiles, groups), .combine = way_to_combine(shape), .combine_splits = 8};
 }
 
 // The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.
@@ -411,7 +433,8 @@ static dw_variant choose_kernel(const dw_shape *shape, const load *l) {
   // what call=table saves at the start is worth more than that.
   v.wide_tile = dw__dtype_size(shape->kv) == 1 && (v.setmaxnreg || v.n_tiles < 5);
   if (spills_for_tables(shape, &v) && l->tiles_per_sm < LONG_LOAD) v.wide_tile = 0;
-  if (is_gqa(shape)) v = gqa_kernel(shape, l->row_tiles, l->row_tiles <= WARPSPLIT_ROW_TILES ? DW_WARPSPLIT : DW_GROUPED);
+  if (is_gqa(shape)) v = gqa_kernel(shape, l, DW_WARPSPLIT);
+  if (is_gqa(shape) && !applicable(shape, &v)) v = gqa_kernel(shape, l, DW_GROUPED);
   // One or two pairs of up to 72 rows, as measured: rowsplit pads these to 80, and of fewer it reads the KV once.
   const dw_variant pair = pair_kernel(shape);
   if (l->for_pairs && l->row_tiles <= 18 && pair.n_tiles == 9 && applicable(shape, &pair)) return pair;
@@ -452,7 +475,7 @@ void dw__variant_add_features(dw_variant *v, int features) {
   v->kv_rope |= (features & DW_WITH_KV_ROPE) != 0;
 }
 
-// The kernels of the four kinds of load and the pair, for GQA both families, each with every way to combine that its rows allow.
+// The kernels of the four kinds of load and the pair, for GQA grouped, too, each with every way to combine that its rows allow.
 dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *variant) {
   if (!variant) return DW_BAD_ARGUMENT;
   const dw_status s = dw_shape_check(shape, NULL);
@@ -468,9 +491,9 @@ dw_status dw_variant_enumerate(const dw_shape *shape, size_t index, dw_variant *
     if (k == count) kernels[count++] = v;
   }
   if (!is_gqa(shape) && row_tiles(shape) > 1) kernels[count++] = pair_kernel(shape);
-  for (int family = DW_GROUPED; family <= DW_WARPSPLIT && is_gqa(shape); family++) {
-    const dw_variant v = gqa_kernel(shape, row_tiles(shape), family);
-    if (v.family != kernels[0].family) kernels[count++] = v;
+  if (is_gqa(shape) && kernels[0].family != DW_GROUPED) {
+    const load l = {.row_tiles = row_tiles(shape), .tiles_per_sm = LONG_LOAD};
+    kernels[count++] = gqa_kernel(shape, &l, DW_GROUPED);
   }
   for (int call = DW_CALL_ANY; call <= DW_CALL_TABLE; call++) {
     for (size_t step = 0; step < DW__COUNT(combines); step++) {

@@ -50,7 +50,7 @@ constexpr int SENT_SCORES = OWN_SCORES + SCORE_BYTES;              // [buffer]: 
 constexpr int WEIGHTS = SENT_SCORES + SENT_BUFFERS * SCORE_BYTES;  // [buffer]
 constexpr int RESCALE = WEIGHTS + WEIGHT_BUFFERS * WEIGHT_BYTES;   // [buffer][row] f32: factor for the output so far
 constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4; // [buffer][row tile] u32: 1: a factor is not 1; 2: one of the ninth's
-constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 32;  // [tile & 1][softmax warp] u16: a token is not finite
+constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 32;  // [edge & 1][softmax warp] u16: a token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                     // [softmax warp] s32: see softmax_window_end
 constexpr int FINAL = WINDOW_ENDS + 16;                            // [row] f32 1 / sum
 constexpr bool LSE_IN_FINAL = false;                               // the softmax warps store it themselves
@@ -337,6 +337,7 @@ DEV void softmax_loop(const dw_params &p, const C &c) {
   Turn<SENT_BUFFERS> sent;
   Turn<WEIGHT_BUFFERS> weights;
   const SoftCap cap = soft_cap_start(p, c.request.total < 0);
+  int poison_turn = 0;  // offset of an edge's poison flags
   int t0 = tile_token(c, 0);
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {

@@ -117,6 +117,10 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, Soft
     const u32 visible = softmax_visible(p, c, x, t0);
 #pragma unroll
     for (int i = 0; i < x.ALL; i++) {
+      // NaN for who sees an infinite element: a score of -inf, or a capped one, would make a finite row of what cleaning leaves.
+      const float product = WITH_SOFT_CAP ? x.product[i] : x.s[i];
+      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);
+      if (WITH_SOFT_CAP) x.product[i] = fabsf(product) < INF ? product : bits_to_float(0x7fffffffu);
       if (CLEAN_WHAT_IS_SEEN) x.poison |= !(fabsf(x.s[i]) < INF);
       if (visible >> (i / T * SPAN + score_token(x.position + i % T)) & 1) continue;
       x.poison |= !(fabsf(x.s[i]) < INF);

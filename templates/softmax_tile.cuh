@@ -7,8 +7,10 @@ if constexpr (KV_RECORD) {
 softmax_mask(p, c, cap, x, t0, edge);
 if (TAIL) softmax_mask(p, c, cap, y, t0, edge);
 if (edge) {
-  // In turn, since a warp may be a tile ahead of one that still looks. (Once set a flag stays.)
-  const smem_addr flags = c.shared + POISON_FLAGS + (tile & 1) * 8;
+  // In turn, since a warp may be an edge ahead of one that still looks; not two: the barrier of the edge between them is not passed before
+  // all have looked. (Once set a flag stays.)
+  poison_turn ^= 8;
+  const smem_addr flags = c.shared + POISON_FLAGS + poison_turn;
   if (vote_any((has_x && x.poison) || (TAIL && y.poison)) && lane_id() == 0) sts_u16(flags + warp * 2, 1);
   barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);
   const f32x2 f = lds_f32x2(flags);

@@ -8,7 +8,7 @@
 //   at the end:  maxima and sums of the warps meet in shared memory, then their outputs, which are added up in the order of the warps
 //
 // Products are transposed: tokens, then V dimensions, are the 16 rows of an mma, query rows its 8 columns. Of a tile of rows lane l has
-// the rows 2 (l % 4) and the next.
+// the rows 2 (l % 4) and the next. KV in e4m3 is widened to fp16 once, by the warp that multiplies it (fragments.cuh).
 //
 // grid (KV heads x row groups, KV ranges, batch), 128 threads.
 #pragma once
@@ -17,8 +17,8 @@
 constexpr int THREADS = 128, WARPS = 4;
 constexpr int ROWS = 8 * N_TILES, PAIRS = (N_TILES + 1) / 2;  // of row tiles
 constexpr int K_STEPS = QK / 16, V_TILES = V / 16;
-constexpr int K_CHUNKS = QK / 8, V_CHUNKS = V / 8;  // of 16 bytes a token
-constexpr int SLOT = TILE * (QK > V ? QK : V) * 2;  // K or V of a tile
+constexpr int K_CHUNKS = QK * KV_BYTES / 16, V_CHUNKS = V * KV_BYTES / 16;  // of 16 bytes a token
+constexpr int SLOT = TILE * (QK > V ? QK : V) * KV_BYTES;                   // K or V of a tile
 // B fragments of q stay in registers where the output of as many rows leaves room for them.
 constexpr bool Q_HELD = N_TILES * (V / 4 + QK / 8 + 10) <= 200;
 
@@ -26,7 +26,8 @@ constexpr bool Q_HELD = N_TILES * (V / 4 + QK / 8 + 10) <= 200;
 constexpr int MASKS = 0, FIRSTS = MASKS + ROWS * 8;        // see rows_gqa.cuh
 constexpr int SEES = FIRSTS + ROWS * 4;                    // [warp][row] u16: which tokens of the warp's tile the row sees, at an edge
 constexpr int PARKED = (SEES + WARPS * ROWS * 2 + 15) / 16 * 16;  // see park
-constexpr int QUERY = (PARKED + 32 + 127) / 128 * 128;   // [k-step][pair of row tiles][lane] both B fragments of each tile
+constexpr int SCALES = PARKED + 32;                      // [row] f32: of its products, with KV in e4m3
+constexpr int QUERY = (SCALES + (KV_E4M3 ? ROWS * 4 : 0) + 127) / 128 * 128;  // [k-step][pair of row tiles][lane] both B fragments of each tile
 constexpr int RINGS = QUERY + (Q_HELD ? 0 : K_STEPS * N_TILES * 256);  // [warp][slot]
 constexpr int CTAS_PER_SM = RINGS + 2 * WARPS * SLOT <= 50176 ? 2 : 1;
 constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
@@ -86,7 +87,7 @@ DEV void load_tile(const dw_params &p, const Cta &c, int tile, int entry, smem_a
 #pragma unroll
   for (int first = 0; first < TILE; first += 32 / SPAN) {
     const int token = first + lane / SPAN;
-    const u8 *from = one_page ? page + (u32)(token < last ? token : last) * (PLANE == KEYS ? p.kv_token_stride : p.v_token_stride) * 2
+    const u8 *from = one_page ? page + (u32)(token < last ? token : last) * (PLANE == KEYS ? p.kv_token_stride : p.v_token_stride) * KV_BYTES
                               : address<PLANE>(p, c, (int)shuffle((u32)entry, token), t0) + chunk * 16;
     const smem_addr row = (to ^ first / (8 / SPAN) % SPAN * 16) + first * CHUNKS * 16;
 #pragma unroll
@@ -109,13 +110,16 @@ DEV void wait_for_slot() {
   sync_warp();
 }
 
+// With KV in e4m3 weights have 11 bits: the lse of their rounded sum is off by at most 2^-12, and its registers are needed.
+constexpr bool ONE_SUM = KV_E4M3;
+
 // ---- what a warp holds ----------------------------------------------------------------------------------------
 struct Held {
   u32 q[Q_HELD ? K_STEPS : 1][Q_HELD ? N_TILES : 1][2];
   float s[N_TILES][4];        // scores, then weights: token l / 4 of both rows; 8 more of both rows
   float max[N_TILES][2];      // of a row so far, in log2 units; LOWEST before its first visible token
   float sum[N_TILES][2], rounded[N_TILES][2];  // of this lane's weights: as computed, for the lse; as rounded, to divide by
-  float o[V_TILES][N_TILES][4];                // dimension 16 m + l / 4 of both rows; 8 more of both rows
+  float o[V_TILES][N_TILES][4];                // dimension 16 m + l / 4 of both rows; 8 more of both rows (e4m3: 16 m + 2 (l / 4), the next)
 };
 constexpr float LOWEST = -3e38f;  // finite: what it is taken from stays a number
 // The address of chunk `chunk`, an even one, more than that of `first` in a slot.
@@ -129,8 +133,41 @@ DEV smem_addr query_place(const Cta &c, u32 lane, int k, int tile) {
   const bool alone = tile % 2 == 0 && tile + 1 == N_TILES;
   return c.shared + QUERY + (k * N_TILES + tile / 2 * 2) * 256 + (alone ? lane * 8 : lane * 16 + tile % 2 * 8);
 }
+// KV in e4m3: q of a tile as fp16 in the order of key_step; what goes with its rows' scores.
+DEV void load_narrow(const dw_params &p, const Cta &c, int tile, u32 (&q)[K_STEPS][2]) {
+  const u8 *from = query_row(p, c, tile);
+#pragma unroll
+  for (int k = 0; k < K_STEPS; k++) {
+    const u32x2 pair = ldg_nc_v2(from + k * 32 + (lane_id() & 3) * 8);
+    q[k][0] = pair.x, q[k][1] = pair.y;
+  }
+}
+DEV void narrow_tile(const dw_params &p, const Cta &c, int tile, u32 (&q)[K_STEPS][2]) {
+  float scale = (WITH_SOFT_CAP ? 1.f : p.scale_log2) * stored_scale(p.k_scale);  // a soft cap applies the softmax scale itself
+  if (NARROW_QUERY) scale *= narrow_rows(q);
+  if (warp_id() == tile % WARPS && (lane_id() & 3) == 0) sts_f32(c.shared + SCALES + (tile * 8 + (lane_id() >> 2)) * 4, scale);
+}
 DEV void load_query(const dw_params &p, const Cta &c, Held &x) {
-  if constexpr (Q_HELD) {
+  if constexpr (Q_HELD && KV_E4M3) {
+    u32 q[N_TILES][K_STEPS][2];
+#pragma unroll
+    for (int i = 0; i < N_TILES; i++) load_narrow(p, c, i, q[i]);
+#pragma unroll
+    for (int i = 0; i < N_TILES; i++) {
+      narrow_tile(p, c, i, q[i]);
+#pragma unroll
+      for (int k = 0; k < K_STEPS; k++) x.q[k][i][0] = q[i][k][0], x.q[k][i][1] = q[i][k][1];
+    }
+  } else if constexpr (KV_E4M3) {  // the warps share the row tiles out
+#pragma unroll 1
+    for (int i = warp_id(); i < N_TILES; i += WARPS) {
+      u32 q[K_STEPS][2];
+      load_narrow(p, c, i, q);
+      narrow_tile(p, c, i, q);
+#pragma unroll
+      for (int k = 0; k < K_STEPS; k++) sts_u32x2(query_place(c, lane_id(), k, i), u32x2{q[k][0], q[k][1]});
+    }
+  } else if constexpr (Q_HELD) {
     u32x4 raw[N_TILES][K_STEPS / 2];
 #pragma unroll
     for (int i = 0; i < N_TILES; i++) ask_query(p, c, i, raw[i]);
@@ -178,25 +215,35 @@ DEV void score_products(const Cta &c, smem_addr slot, Held &x) {
   if (!Q_HELD) query_pair(c, l, 0, 0, b[0]);
 #pragma unroll
   for (int k = 0; k < K_STEPS; k++) {
-    if (k + 1 < K_STEPS) ldmatrix_x4(a[(k + 1) % 2], chunk_after<K_CHUNKS>(first, 2 * k + 2));
+    const int load = k * KV_BYTES / 2, part = KV_E4M3 ? k % 2 : 0;  // an ldmatrix of e4m3 has two steps
+    u32(&r)[4] = a[load % 2];
+    if (part == 0 && load + 1 < K_CHUNKS / 2) ldmatrix_x4(a[(load + 1) % 2], chunk_after<K_CHUNKS>(first, 2 * load + 2));
+    u32 wide[4] = {r[0], r[1], r[2], r[3]};
+    if (KV_E4M3) key_step(wide, r[2 * part], r[2 * part + 1]);
 #pragma unroll
     for (int pair = 0; pair < PAIRS; pair++) {
       const int at = k * PAIRS + pair, next = at + 1;
       if (!Q_HELD && next < K_STEPS * PAIRS) query_pair(c, l, next / PAIRS, next % PAIRS, b[next % 2]);
 #pragma unroll
       for (int i = 2 * pair; i < 2 * pair + 2 && i < N_TILES; i++) {
-        if constexpr (Q_HELD) mma_mul(x.s[i], a[k % 2], x.q[k][i]);
-        else mma_mul(x.s[i], a[k % 2], b[at % 2][i % 2]);
+        if constexpr (Q_HELD) mma_mul(x.s[i], wide, x.q[k][i]);
+        else mma_mul(x.s[i], wide, b[at % 2][i % 2]);
       }
     }
   }
 }
-DEV void scale_scores(const dw_params &p, const SoftCap &cap, Held &x) {
+DEV void scale_scores(const dw_params &p, const Cta &c, const SoftCap &cap, Held &x) {
+  const smem_addr scales = c.shared + SCALES + (KV_E4M3 ? 2 * (lane_id_anew() & 3) * 4 : 0);
 #pragma unroll
   for (int i = 0; i < N_TILES; i++) {
+    if (KV_E4M3) {
+      const f32x2 scale = lds_f32x2(scales + i * 32);
+#pragma unroll
+      for (int k = 0; k < 4; k++) x.s[i][k] *= k & 1 ? scale.y : scale.x;
+    }
     if (WITH_SOFT_CAP) {
       cap_scores(p, cap, x.s[i]);
-    } else {
+    } else if (!KV_E4M3) {
 #pragma unroll
       for (int k = 0; k < 4; k++) x.s[i][k] *= p.scale_log2;
     }
@@ -223,7 +270,7 @@ DEV void mask_tile(const Cta &c, smem_addr values, Held &x) {
     bool found = false;
     if (lane < V_CHUNKS) {
       const smem_addr at = values + chunk_place<V_CHUNKS>(token, lane);
-      const u32x4 v = lds_u32x4(at), clean = finite_halves(v);
+      const u32x4 v = lds_u32x4(at), clean = finite_stored(v);
       found = differ(v, clean);
       if (found) sts_u32x4(at, clean);
     }
@@ -246,7 +293,7 @@ DEV void raise(int i, float (&max)[2], Held &x) {
     max[k] = fmaxf(max[k], x.max[i][k]);
     factor[k] = exp2_approx(x.max[i][k] - max[k]);  // 1 for a row that stays
     x.max[i][k] = max[k];
-    x.sum[i][k] *= factor[k];
+    if (!ONE_SUM) x.sum[i][k] *= factor[k];
     x.rounded[i][k] *= factor[k];
   }
 #pragma unroll
@@ -255,7 +302,7 @@ DEV void raise(int i, float (&max)[2], Held &x) {
     for (int k = 0; k < 4; k++) x.o[m][i][k] *= factor[k % 2];
 }
 // Scores -> weights 2^(score - greatest so far), so that the token a row looks at most has the weight 1, which rounds to itself; and
-// these as B fragments. Few tiles have a new greatest score, so no lane asks the others for theirs before one has.
+// these as B fragments; with KV in e4m3 WEIGHT_SHIFT comes on top. Few tiles have a new greatest score, so no lane asks the others for theirs before one has.
 DEV void weigh(Held &x, u32 (&weights)[N_TILES][2]) {
 #pragma unroll
   for (int i = 0; i < N_TILES; i++) {
@@ -263,11 +310,11 @@ DEV void weigh(Held &x, u32 (&weights)[N_TILES][2]) {
     float max[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
     if (vote_any(max[0] > x.max[i][0] || max[1] > x.max[i][1])) raise(i, max, x);
 #pragma unroll
-    for (int k = 0; k < 4; k++) s[k] = exp2_approx(s[k] - x.max[i][k % 2]);
+    for (int k = 0; k < 4; k++) s[k] = exp2_approx(KV_E4M3 ? s[k] - x.max[i][k % 2] + WEIGHT_SHIFT : s[k] - x.max[i][k % 2]);
     const u32 low = pack_mul(s[0], s[1]), high = pack_mul(s[2], s[3]);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-      x.sum[i][k] += s[k] + s[2 + k];
+      if (!ONE_SUM) x.sum[i][k] += s[k] + s[2 + k];
       x.rounded[i][k] += mul_to_float((u16)(low >> 16 * k)) + mul_to_float((u16)(high >> 16 * k));
     }
     weights[i][0] = movmatrix_trans(low);
@@ -278,15 +325,20 @@ DEV void weigh(Held &x, u32 (&weights)[N_TILES][2]) {
 // ---- output: O^T += V^T P^T -----------------------------------------------------------------------------------
 DEV void output_products(smem_addr slot, const u32 (&weights)[N_TILES][2], Held &x) {
   const u32 l = lane_id_anew();
-  // matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15), each turned around
-  const smem_addr first = slot + chunk_place<V_CHUNKS>((l & 7) + (l >> 4) * 8, l >> 3 & 1);
+  // matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15), each turned around; of e4m3 (0-7, 0-15), (8-15, 0-15),
+  // (0-7, 16-31), (8-15, 16-31)
+  const smem_addr first = slot + (KV_E4M3 ? chunk_place<V_CHUNKS>(l & 15, l >> 4) : chunk_place<V_CHUNKS>((l & 7) + (l >> 4) * 8, l >> 3 & 1));
   u32 a[2][4];
   ldmatrix_x4_trans(a[0], first);
 #pragma unroll
   for (int m = 0; m < V_TILES; m++) {
-    if (m + 1 < V_TILES) ldmatrix_x4_trans(a[(m + 1) % 2], chunk_after<V_CHUNKS>(first, 2 * m + 2));
+    const int load = m * KV_BYTES / 2, part = KV_E4M3 ? m % 2 : 0;
+    u32(&r)[4] = a[load % 2];
+    if (part == 0 && load + 1 < V_CHUNKS / 2) ldmatrix_x4_trans(a[(load + 1) % 2], chunk_after<V_CHUNKS>(first, 2 * load + 2));
+    u32 wide[4] = {r[0], r[1], r[2], r[3]};
+    if (KV_E4M3) value_step(wide, r[2 * part], r[2 * part + 1]);
 #pragma unroll
-    for (int i = 0; i < N_TILES; i++) mma_mul(x.o[m][i], a[m % 2], weights[i]);
+    for (int i = 0; i < N_TILES; i++) mma_mul(x.o[m][i], wide, weights[i]);
   }
 }
 
@@ -299,12 +351,12 @@ DEV void put_states(const Cta &c, Held &x) {
     for (int k = 0; k < 2; k++) {
 #pragma unroll
       for (u32 d = 4; d < 32; d <<= 1) {
-        x.sum[i][k] += shuffle_xor(x.sum[i][k], d);
+        if (!ONE_SUM) x.sum[i][k] += shuffle_xor(x.sum[i][k], d);
         x.rounded[i][k] += shuffle_xor(x.rounded[i][k], d);
       }
       if (lane_id() < 4)
         sts_f32x4(c.shared + STATES + (warp_id() * ROWS + i * 8 + 2 * lane_id() + k) * 16,
-                  f32x4{x.max[i][k], x.sum[i][k], x.rounded[i][k], 0.f});
+                  f32x4{x.max[i][k], ONE_SUM ? x.rounded[i][k] : x.sum[i][k], x.rounded[i][k], 0.f});
     }
 }
 DEV void finish_rows(const dw_params &p, const Cta &c, int active) {
@@ -329,7 +381,7 @@ DEV void finish_rows(const dw_params &p, const Cta &c, int active) {
 #pragma unroll
   for (int w = 0; w < WARPS; w++)
     if (w < active) sts_f32(c.shared + FACTORS + (w * ROWS + row) * 4, state[w].x * scale);
-  if (row < c.rows) stg_cg_f32(p.partial_lse + partial_row(p, c, row), nothing ? MINUS_INF : max + log2_approx(sum));
+  if (row < c.rows) stg_cg_f32(p.partial_lse + partial_row(p, c, row), nothing ? MINUS_INF : max - WEIGHT_SHIFT + log2_approx(sum));
 }
 DEV void put_parts(const Cta &c, int first_tile, const Held &x) {
   const u32 l = lane_id();
@@ -337,10 +389,16 @@ DEV void put_parts(const Cta &c, int first_tile, const Held &x) {
   for (int i = 0; i < N_TILES; i++) {
     if (i / ROUND * ROUND != first_tile) continue;
     const f32x2 factor = lds_f32x2(c.shared + FACTORS + (warp_id() * ROWS + i * 8 + 2 * (l & 3)) * 4);
-    const smem_addr to = c.shared + PARTS + ((warp_id() * ROUND + i % ROUND) * 8 + 2 * (l & 3)) * PART_STRIDE + (l >> 4) * SECOND +
-                         (l >> 2 & 3) * 4;
+    const smem_addr part = c.shared + PARTS + ((warp_id() * ROUND + i % ROUND) * 8 + 2 * (l & 3)) * PART_STRIDE;
+    const smem_addr to = part + (l >> 4) * SECOND + (l >> 2 & 3) * 4;
+    const smem_addr pairs = part + (l >> 4) * 16 + (l >> 3 & 1) * SECOND + (l >> 2 & 1) * 8;  // e4m3: dimensions 2 (l / 4) and the next
 #pragma unroll
-    for (int m = 0; m < V_TILES; m++)
+    for (int m = 0; m < V_TILES && KV_E4M3; m++) {
+      sts_f32x2(pairs + m * 32, f32x2{x.o[m][i][0] * factor.x, x.o[m][i][2] * factor.x});
+      sts_f32x2(pairs + m * 32 + PART_STRIDE, f32x2{x.o[m][i][1] * factor.y, x.o[m][i][3] * factor.y});
+    }
+#pragma unroll
+    for (int m = 0; m < V_TILES && !KV_E4M3; m++)
 #pragma unroll
       for (int k = 0; k < 4; k++)
         sts_f32(to + m * 32 + (k >> 1) * 16 + (k & 1) * PART_STRIDE, x.o[m][i][k] * (k & 1 ? factor.y : factor.x));
@@ -349,8 +407,8 @@ DEV void put_parts(const Cta &c, int first_tile, const Held &x) {
 // Adds a round's rows up over the warps: normalised fp16 to the workspace, 16 bytes a thread.
 DEV void store_parts(const dw_params &p, const Cta &c, int first_tile, int active) {
 #pragma unroll 1
-  for (int at = threadIdx.x; at < 8 * ROUND * V_CHUNKS; at += THREADS) {
-    const int part = at / V_CHUNKS, chunk = at % V_CHUNKS, row = first_tile * 8 + part;
+  for (int at = threadIdx.x; at < 8 * ROUND * (V / 8); at += THREADS) {
+    const int part = at / (V / 8), chunk = at % (V / 8), row = first_tile * 8 + part;
     if (row >= c.rows) break;
     f32x4 low{0.f, 0.f, 0.f, 0.f}, high = low;
 #pragma unroll 1
@@ -423,7 +481,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
     score_products(c, keys, x);
     sync_warp();
     ask<SLOTS % 2>(p, c, tile + SLOTS / 2, entries, keys);
-    scale_scores(p, cap, x);
+    scale_scores(p, c, cap, x);
     if (is_edge(c, t0)) {
       wait_for_slot();
       mask_tile(c, values, x);

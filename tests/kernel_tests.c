@@ -209,6 +209,18 @@ void kt_check(dw__problem *problem) {
   if (kt_judge(problem, &error)) kt_fail("rows", &error);
 }
 
+int kt_wrongly_finite(const dw__problem *problem, int at) {
+  const dw_shape *shape = &problem->spec.shape;
+  int count = 0;
+  for (int row = 0; row < problem->args.total_q; row++)
+    for (int head = 0; head < shape->heads; head++) {
+      const unsigned char *found = out_at(problem, row, head) + (size_t)at * dw__dtype_size(shape->out);
+      const double exact = problem->out64[(row * shape->heads + head) * shape->head_dim_v + at];
+      count += !isfinite(exact) && isfinite(dw__to_float(shape->out, found));
+    }
+  return count;
+}
+
 void kt_check_in(dw__problem *problem, const char *variant, int split_tokens) {
   const dw_bounds bounds = kt_fixed(problem, split_tokens);
   kt_note("%s", variant);

@@ -60,6 +60,8 @@ dw_status kt_judge(dw__problem *problem, dw_error *error);
 void kt_check(dw__problem *problem);
 // The same with KV ranges of so many tokens each.
 dw_bounds kt_fixed(const dw__problem *problem, int tokens);
+// Vectors whose element `at` is finite although the oracle's is not. (kt_check takes no such rows.)
+int kt_wrongly_finite(const dw__problem *problem, int at);
 // In one: run by a variant with KV ranges of so many tokens each (0: as they come), and check.
 void kt_check_in(dw__problem *problem, const char *variant, int split_tokens);
 // In one: run forward in the usual bounds, and check.

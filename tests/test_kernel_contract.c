@@ -10,7 +10,7 @@
 // | a15 a16 a18 a20 | masks at any byte, too small ones, wide strides, padded and ragged ones |
 // | a19 | every form of a tree gives the same bits, up to 1,025 nodes |
 // | a22 d10 | a matrix for each request: its own run |
-// | a24 | a chain in every form: no row looks ahead |
+// | a24 | a chain in every form: no row looks ahead; who sees infinity is not finite; NaN in the last tile of a window |
 // | a25 a26 | a window counts positions, of drafts too; its edge |
 // | a27 | the sink of each head in every row |
 // | a41 | q and KV in one part or two, with gaps or without: the same bits |
@@ -28,6 +28,7 @@
 #define MANY "family=rowsplit,n_tiles=2,combine=many,combine_splits=8"
 #define FIVE "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=8"
 #define PAIR "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=4"
+#define ASYNC "family=rowsplit,n_tiles=3,cp_async=1,combine=few,combine_splits=4"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
 static const char *const all_variants[] = {FEW, MANY, FIVE, PAIR, SPLIT, REFERENCE};
@@ -443,6 +444,73 @@ static void a24_no_form_shows_the_future(void **state) {
     }
 }
 
+// Infinity in one element of V: of a draft, of a token that all see, and of one that a window hides from later nodes. Who does not see it
+// has the bits of a run without it; of who does, what the oracle says is not finite is not, where its score is -inf or capped, too.
+static void a24_who_sees_infinity(void **state) {
+  (void)state;
+  static const char *const variants[] = {FEW, FIVE, PAIR, ASYNC, REFERENCE};
+  static const struct {
+    int token, window, first, last;  // nodes that see the token
+  } ways[] = {{21, 0, 1, 8}, {3, 0, 0, 8}, {3, 20, 0, 2}};
+  const int prefix = 20;
+  for (int i = 0; i < COUNT(variants); i++)
+    for (int k = 0; k < 4 * COUNT(ways); k++) {
+      const int way = k / 4;
+      dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_NONE);
+      spec.soft_cap = k % 2 ? 4 : 0;
+      spec.window = ways[way].window;
+      dw__problem *problem = solved(&spec);
+      const kt_kernel *kernel = kt_kernel_for(problem, variants[i]);
+      const dw_bounds bounds = kt_bounds(problem);
+      kt_note("%s, token %d, window %d, cap %d, sign %d", variants[i], ways[way].token, spec.window, k % 2, k / 2 % 2);
+      kt_result clean = kt_take_run(kernel, &bounds, problem);
+      kt_check(problem);
+      const double bad = k / 2 % 2 ? -(double)INFINITY : (double)INFINITY;
+      dw__from_float(DW_BF16, bad, kt_token_element(problem, 0, ways[way].token, 0));
+      kt_solve(problem);
+      kt_result infinite = kt_take_run(kernel, &bounds, problem);
+      int least = 0;  // vectors with a score of -inf
+      for (int row = 0; row < 9; row++) {
+        const bool sees = row >= ways[way].first && row <= ways[way].last;
+        if (!sees) kt_assert_same_rows(&clean, row, &infinite, row, 1);
+        for (int head = 0; head < 8; head++) {
+          const int vector = row * 8 + head;
+          assert_int_equal(!isfinite(problem->out64[vector * 256]), sees);
+          least += sees && isfinite(problem->lse64[vector]);
+        }
+      }
+      assert_true(least > 0);
+      if (kt_wrongly_finite(problem, 0)) kt_fail("a row that sees infinity is finite", NULL);
+      kt_drop(&clean), kt_drop(&infinite);
+      dw__problem_free(problem);
+    }
+}
+
+// Tiles at both ends of a window are edges, the one between is none: a warp may be at the last while another is at the first.
+static void a24_poison_behind_a_gap(void **state) {
+  (void)state;
+  static const char *const variants[] = {FEW, FIVE, PAIR, ASYNC};
+  const int prefix = 46;
+  for (int i = 0; i < COUNT(variants); i++)
+    for (int run = 0; run < 6; run++) {
+      dw__problem_spec spec = kt_spec_of("mla:h=8,t=2,qk=320,v=256", 1, &prefix, NULL, DW_MASK_NONE);
+      spec.window = 40;
+      dw__problem *problem = solved(&spec);
+      const kt_kernel *kernel = kt_kernel_for(problem, variants[i]);
+      const dw_bounds bounds = kt_fixed(problem, 1024);
+      kt_note("%s, run %d", variants[i], run);
+      kt_result clean = kt_take_run(kernel, &bounds, problem);
+      kt_check(problem);
+      kt_fill_token(problem, 0, prefix + 1, NAN);
+      kt_run(kernel, &bounds, problem, run == 0 ? DW_HOST_FORWARD : run == 1 ? DW_HOST_REVERSE : DW_HOST_RANDOM, (uint64_t)run);
+      kt_result poisoned = kt_take(problem);
+      kt_assert_same_rows(&clean, 0, &poisoned, 0, 1);
+      for (int head = 0; head < 8; head++) assert_true(isnan(poisoned.lse[8 + head]));
+      kt_drop(&clean), kt_drop(&poisoned);
+      dw__problem_free(problem);
+    }
+}
+
 // ---- windows --------------------------------------------------------------------------------------------------
 
 // Four branches, a window that reaches into the prefix, and one so small that a row sees its own token and its parent's alone.
@@ -710,6 +778,8 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a20_padded_matrices),
     cmocka_unit_test(a22_a_matrix_for_each_request),
     cmocka_unit_test(a24_no_form_shows_the_future),
+    cmocka_unit_test(a24_who_sees_infinity),
+    cmocka_unit_test(a24_poison_behind_a_gap),
     cmocka_unit_test(a25_window_and_tree),
     cmocka_unit_test(a26_window_edge),
     cmocka_unit_test(a27_sinks_of_each_head),

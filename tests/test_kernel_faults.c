@@ -27,7 +27,7 @@ typedef struct fault {
 } fault;
 
 // Names that begin with gqa_: found by problems of GQA on grouped, with gqa_e4m3_ by those with KV in e4m3, with warp_: on warpsplit, with
-// record_: of records, with pair_: by dimsplit.
+// warp_e4m3_: there with KV in e4m3, with record_: of records, with pair_: by dimsplit.
 static const fault faults[] = {
   // Barriers and waits.
   {"no_wait_for_the_tile", ROWSPLIT, "    ring.wait_full(c.shared + BAR_FULL);\n", ""},
@@ -50,7 +50,8 @@ static const fault faults[] = {
   {"no_cta_barrier", ROWSPLIT, "  barrier_sync(0, THREADS);\n", ""},
   {"no_barrier_before_the_store", ROWSPLIT, "  mbarrier_wait(c.shared + BAR_FINAL, 0);\n", ""},
   {"no_barrier_between_poison_flags", SOFTMAX_TILE, "  barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);\n", ""},
-  {"poison_flags_without_turns", SOFTMAX_TILE, "POISON_FLAGS + (tile & 1) * 8;", "POISON_FLAGS;"},
+  {"poison_flags_without_turns", SOFTMAX_TILE, "  poison_turn ^= 8;\n", ""},
+  {"poison_flags_by_tile", SOFTMAX_TILE, "  poison_turn ^= 8;\n", "  poison_turn = (tile & 1) * 8;\n"},
   {"no_warp_sync_in_the_store", ROLES, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
   {"no_fence_after_cleaning", SOFTMAX, "  if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes",
    "  // the slot's next load comes"},
@@ -134,6 +135,10 @@ static const fault faults[] = {
   {"sums_never_rescaled", SOFTMAX, "    x.sum[i] *= factor;\n", ""},
   {"lse_always_base_2", REQUEST, "lse_base2 * p.lse_factor", "lse_base2"},
   {"poison_not_cleaned", SOFTMAX_TILE, "  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring, thread);\n", ""},
+  {"infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
+  {"infinity_capped", SOFTMAX,
+   "      if (WITH_SOFT_CAP) x.product[i] = fabsf(product) < INF ? product : bits_to_float(0x7fffffffu);\n", ""},
+  {"pair_infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
   {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
@@ -194,7 +199,7 @@ static const fault faults[] = {
   {"gqa_e4m3_scale_of_another_row", GROUPED, "SCALES + score_row(i) * 4", "SCALES + (score_row(i) ^ 2) * 4"},
   {"gqa_e4m3_query_in_plain_order", GROUPED, "k * 32 + (lane_id() & 3) * 8);", "k * 32 + (lane_id() & 3 ^ 1) * 8);"},
   {"gqa_e4m3_keys_in_another_order", FRAGMENTS, "widen_e4m3x4(low, a[0], a[2]);", "widen_e4m3x4(low, a[2], a[0]);"},
-  {"gqa_e4m3_tokens_of_values_swapped", FRAGMENTS, "permute_bytes(low, 0, 0x3120)", "permute_bytes(low, 0, 0x1302)"},
+  {"gqa_e4m3_tokens_of_values_swapped", FRAGMENTS, "permute_bytes(low, after, 0x3120)", "permute_bytes(low, after, 0x1302)"},
   {"gqa_e4m3_dimensions_of_values_swapped", FRAGMENTS, "pack_f16x2(o[0] * scale.x, o[2] * scale.x)",
    "pack_f16x2(o[2] * scale.x, o[0] * scale.x)"},
   {"gqa_e4m3_bits_in_another_order", FRAGMENTS, "0x3424", "0x2434"},
@@ -231,6 +236,25 @@ static const fault faults[] = {
   {"warp_values_not_cleaned", WARPSPLIT, "      if (found) sts_u32x4(at, clean);\n", ""},
   {"warp_mask_of_the_other_row", WARPSPLIT, "hide_scores(sees >> 16, 1, x.s[i]);", "hide_scores(sees, 1, x.s[i]);"},
   {"warp_rows_of_the_next_group_written", WARPSPLIT, "    if (row >= c.rows) break;\n", ""},
+  {"warp_e4m3_scale_of_keys_forgotten", WARPSPLIT, " * stored_scale(p.k_scale);", ";"},
+  {"warp_e4m3_scale_of_another_row", WARPSPLIT, "SCALES + (KV_E4M3 ? 2 * (lane_id_anew() & 3) * 4 : 0)",
+   "SCALES + (KV_E4M3 ? 2 * (lane_id_anew() & 2) * 4 : 0)"},
+  {"warp_e4m3_scales_by_one_warp", WARPSPLIT, "warp_id() == tile % WARPS && (lane_id() & 3) == 0",
+   "tile == 0 && (lane_id() & 3) == 0"},
+  {"warp_e4m3_query_in_plain_order", WARPSPLIT, "k * 32 + (lane_id() & 3) * 8);", "k * 32 + (lane_id() & 3 ^ 1) * 8);"},
+  {"warp_e4m3_query_of_one_quad_lane", FRAGMENTS,
+   "for (u32 d = 1; d < 4; d <<= 1) most = max_u16x2(most, shuffle_xor(most, d));\n  const u32 base",
+   "for (u32 d = 1; d < 1; d <<= 1) most = max_u16x2(most, shuffle_xor(most, d));\n  const u32 base"},
+  {"warp_e4m3_steps_of_keys_swapped", WARPSPLIT, "key_step(wide, r[2 * part], r[2 * part + 1]);",
+   "key_step(wide, r[2 - 2 * part], r[3 - 2 * part]);"},
+  {"warp_e4m3_tokens_of_values_swapped", WARPSPLIT, "value_step(wide, r[2 * part], r[2 * part + 1]);",
+   "value_step(wide, r[2 * part + 1], r[2 * part]);"},
+  {"warp_e4m3_shift_stays_in_the_lse", WARPSPLIT, "max - WEIGHT_SHIFT + log2_approx(sum)", "max + log2_approx(sum)"},
+  {"warp_e4m3_weights_without_shift", WARPSPLIT, "s[k] - x.max[i][k % 2] + WEIGHT_SHIFT :", "s[k] - x.max[i][k % 2] :"},
+  {"warp_e4m3_dimensions_in_the_order_of_halves", WARPSPLIT, "f32x2{x.o[m][i][0] * factor.x, x.o[m][i][2] * factor.x}",
+   "f32x2{x.o[m][i][2] * factor.x, x.o[m][i][0] * factor.x}"},
+  {"warp_e4m3_strides_of_halves", WARPSPLIT, "p.v_token_stride) * KV_BYTES\n", "p.v_token_stride) * 2\n"},
+  {"warp_e4m3_nan_stays", FRAGMENTS, "if ((w >> 8 * i & 0x7f) == 0x7f)", "if (false)"},
 };
 
 // ---- a broken copy of the templates ---------------------------------------------------------------------------
@@ -313,7 +337,8 @@ enum {
   CAP = 128,
   PARTS = 256,
   ELSEWHERE = 512,
-  NARROW = 1024
+  NARROW = 1024,
+  INFINITE = 2048
 };
 
 typedef struct trial {
@@ -358,6 +383,10 @@ static const trial trials[] = {
   {SHAPE, R5, {250, 0, 5}, {0}, PARENTS, 1, 0, SINKS | WINDOW | POSITIONS},
   {"mla:h=1,t=70,qk=192,v=128", R2, {20, 5, 33}, {0}, DW_MASK_BIAS_F32, DW_CSR, 1, 0, WINDOW},
   {SHAPE, R2, {70, 20, 0}, {9, 4, 7}, CHAIN_CSR, 1, 0, PREFIX_ONLY | ELSEWHERE | CAP},
+  {"mla:h=8,t=2,qk=320,v=256", R2, {46, 37, 64}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, WINDOW | POISON},
+  {SHAPE, R2, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE},
+  {SHAPE, R3, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE | CAP},
+  {SHAPE, P9, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE},
   {SHAPE, P9, {300, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 208, PREFIX_ONLY},
   {SHAPE, P9, {250, 0, 5}, {0}, PARENTS, 1, 0, WINDOW | POSITIONS},
   {SHAPE, P5, {300, 70, 20}, {0}, CHAIN, 1, 0, 0},
@@ -374,6 +403,16 @@ static const trial trials[] = {
   {"gqa:h=8,hk=2,t=9,d=128,page=16", W5, {500, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, 0},
   {"gqa:h=2,hk=1,t=64,d=128", W3, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
   {"gqa:h=6,hk=2,t=9,d=64", W2, {250, 0, 5}, {0}, CHAIN_CSR, 1, 0, SINKS | WINDOW | POSITIONS | PREFIX_ONLY},
+  {"gqa:h=8,hk=2,t=9,d=128,page=16,kv=e4m3", W5, {500, 37, 64}, {9, 4, 7}, PARENTS, 1, 0, 0},
+  {"gqa:h=2,hk=1,t=64,d=128,kv=e4m3", W3, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},
+  {"gqa:h=6,hk=2,t=9,d=96,target=sm_80,kv=e4m3",
+   W2,
+   {250, 0, 5},
+   {0},
+   CHAIN_CSR,
+   1,
+   0,
+   SINKS | WINDOW | POSITIONS | PREFIX_ONLY | CAP},
 };
 
 // Faults that a trial finds and no earlier one of its kind: for them it is tried first, the others after it. A wrong line costs time
@@ -438,14 +477,14 @@ static far_pool move_far(dw__problem *problem) {
   return far;
 }
 
-// Two drafts of the first request that none of its nodes sees.
+// Two drafts of the first request that none of its nodes sees; of narrow trees one.
 static void hide_poison(dw__problem *problem) {
-  static const int drafts[] = {3, 30};
-  for (int i = 0; i < 2; i++)
+  const dw_shape *shape = &problem->spec.shape;
+  const int drafts[] = {shape->width > 30 ? 3 : 1, 30}, count = shape->width > 30 ? 2 : 1;
+  for (int i = 0; i < count; i++)
     for (int node = 0; node < problem->rows[0]; node++) kt_see(problem, 0, node, drafts[i], false);
   kt_solve(problem);
-  const dw_shape *shape = &problem->spec.shape;
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < count; i++) {
     const int token = problem->prefix[0] + drafts[i];
     if (shape->attention == DW_MLA) kt_fill_token(problem, 0, token, i ? NAN : INFINITY);
     else
@@ -462,7 +501,7 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   spec.lengths_include_drafts = !(t->special & PREFIX_ONLY);
   spec.drafts_elsewhere = !!(t->special & ELSEWHERE);
   spec.draft_slots = t->addressing == DW_CSR && !spec.lengths_include_drafts && !spec.drafts_elsewhere;
-  spec.window = !(t->special & WINDOW) ? 0 : t->special & NARROW ? 3 : 60;
+  spec.window = !(t->special & WINDOW) ? 0 : t->special & NARROW ? 3 : t->special & POISON ? 40 : 60;
   spec.positions = t->special & POSITIONS ? 2 : 0;
   spec.sinks = !!(t->special & SINKS);
   spec.soft_cap = t->special & CAP ? 2 : 0;
@@ -479,8 +518,19 @@ static dw__problem *trial_problem(const trial *t, far_pool *far) {
   if (t->special & SHORT) kt_lengths(problem)[2] = 5;
   kt_solve(problem);
   if (t->special & POISON) hide_poison(problem);
+  if (t->special & INFINITE) {  // in draft 1, which node 0 does not see
+    dw__from_float(shape.kv, (double)INFINITY, kt_token_element(problem, 0, t->prefix[0] + 1, 0));
+    kt_solve(problem);
+  }
   if (t->special & FAR) *far = move_far(problem);
   return problem;
+}
+
+static bool is_wrong(const trial *t, dw__problem *problem, dw_error *error) {
+  if (!(t->special & INFINITE)) return kt_judge(problem, error);
+  const int count = kt_wrongly_finite(problem, 0);
+  return count &&
+         dw__fail_int(error, DW_WRONG_RESULT, "vectors that see infinity and are finite", count, "0", "of an infinite V");
 }
 
 // In each order of warps: a fault of the run, a wrong row, or other bits.
@@ -493,7 +543,7 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
   bool found = false;
   for (int run = 0; run < 5 && !found; run++) {
     dw_host_order order = run == 0 ? DW_HOST_FORWARD : run == 1 ? DW_HOST_REVERSE : DW_HOST_RANDOM;
-    found = dw__host_kernel_run(kernel->host, &bounds, problem, order, (uint64_t)run, error) || kt_judge(problem, error);
+    found = dw__host_kernel_run(kernel->host, &bounds, problem, order, (uint64_t)run, error) || is_wrong(t, problem, error);
   }
   if (far.memory) munmap(far.memory, far.size);
   dw__problem_free(problem);
@@ -501,16 +551,17 @@ static bool trial_finds(const trial *t, const kt_kernel *kernel, dw_error *error
 }
 
 // What problems are of, and what finds a fault.
-typedef enum kind { MLA, GQA, GQA_E4M3, GQA_WARPSPLIT, RECORDS, PAIRS, KINDS } kind;
+typedef enum kind { MLA, GQA, GQA_E4M3, GQA_WARPSPLIT, WARPSPLIT_E4M3, RECORDS, PAIRS, KINDS } kind;
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 static kind kind_of_trial(const trial *t) {
-  if (begins(t->shape, "gqa:") && strstr(t->shape, "kv=e4m3")) return GQA_E4M3;
-  if (begins(t->shape, "gqa:")) return begins(t->variant, "family=warpsplit") ? GQA_WARPSPLIT : GQA;
+  const bool bytes = strstr(t->shape, "kv=e4m3"), warp = begins(t->variant, "family=warpsplit");
+  if (begins(t->shape, "gqa:")) return bytes ? warp ? WARPSPLIT_E4M3 : GQA_E4M3 : warp ? GQA_WARPSPLIT : GQA;
   return begins(t->variant, "family=dimsplit") ? PAIRS : strstr(t->shape, "record656") ? RECORDS : MLA;
 }
 static kind kind_of_fault(const char *name) {
   if (begins(name, "pair_")) return PAIRS;
   if (begins(name, "gqa_e4m3_")) return GQA_E4M3;
+  if (begins(name, "warp_e4m3_")) return WARPSPLIT_E4M3;
   return begins(name, "gqa_") ? GQA : begins(name, "warp_") ? GQA_WARPSPLIT : begins(name, "record_") ? RECORDS : MLA;
 }
 

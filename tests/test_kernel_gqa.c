@@ -43,14 +43,14 @@ static void check_chosen(const dw__problem_spec *spec, const char *text) {
   dw_error error = {0};
   bounds.sm_count = 188;
   if (dw_variant_choose(&spec->shape, &bounds, &variant, &error)) kt_fail(text, &error);
-  assert_int_equal(variant.family, DW_GROUPED);
+  assert_int_equal(variant.family, DW_WARPSPLIT);
   kt_note("%s, batch %d", text, spec->batch);
   kt_run(kt_kernel_get(&spec->shape, &variant), &bounds, problem, DW_HOST_FORWARD, 1);
   kt_check(problem);
   size_t i = 0;
   do assert_int_equal(dw_variant_enumerate(&spec->shape, i++, &other), DW_OK);
-  while (other.family != DW_WARPSPLIT);
-  kt_note("%s, batch %d, warpsplit", text, spec->batch);
+  while (other.family != DW_GROUPED);
+  kt_note("%s, batch %d, grouped", text, spec->batch);
   kt_run(kt_kernel_get(&spec->shape, &other), &bounds, problem, DW_HOST_FORWARD, 1);
   kt_check(problem);
   dw__problem_free(problem);

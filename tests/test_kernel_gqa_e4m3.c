@@ -19,9 +19,13 @@
 #define ONE "family=grouped,n_tiles=1,combine=few,combine_splits=4"
 #define FOUR "family=grouped,n_tiles=4,combine=few,combine_splits=2"
 #define EIGHT "family=grouped,n_tiles=8,combine=few,combine_splits=4"
+#define WARP1 "family=warpsplit,n_tiles=1,combine=few,combine_splits=4"
+#define WARP2 "family=warpsplit,n_tiles=2,combine=few,combine_splits=2"
+#define WARP4 "family=warpsplit,n_tiles=4,combine=few,combine_splits=2"
+#define WARP5 "family=warpsplit,n_tiles=5,combine=few,combine_splits=4"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
-static const char *const all_variants[] = {ONE, FOUR, SPLIT, REFERENCE};
+static const char *const all_variants[] = {ONE, FOUR, WARP1, WARP5, SPLIT, REFERENCE};
 static const char *const targets[] = {"", ",target=sm_80"};
 
 static dw__problem_spec spec_of(const char *text, int batch, const int *prefix, const int *rows, dw_mask mask) {
@@ -77,6 +81,7 @@ static void codes_are_returned_exactly(void **state) {
   (void)state;
   int prefix = 0;
   for (int i = 0; i < COUNT(all_variants) * 2; i++) {
+    const char *given = all_variants[i / 2], *variant = strcmp(given, WARP5) ? given : WARP2;  // of 256 dimensions
     char text[96];
     snprintf(text, sizeof text, "gqa:h=4,hk=1,t=1,d=256,kv=e4m3,o=fp32%s", targets[i % 2]);
     dw__problem_spec spec = spec_of(text, 1, &prefix, NULL, DW_MASK_NONE);
@@ -84,14 +89,13 @@ static void codes_are_returned_exactly(void **state) {
     spec.v_scale = 0.5f;
     dw__problem *problem = kt_problem(&spec);
     for (int d = 0; d < 256; d++) *element(problem, true, 0, 0, d) = (uint8_t)((d & 0x7F) == 0x7F ? 0 : d);
-    kt_note("%s %s", text, all_variants[i / 2]);
+    kt_note("%s %s", text, variant);
     dw_bounds bounds = kt_bounds(problem);
-    kt_result r = kt_take_run(kt_kernel_for(problem, all_variants[i / 2]), &bounds, problem);
+    kt_result r = kt_take_run(kt_kernel_for(problem, variant), &bounds, problem);
     for (int k = 0; k < 4 * 256; k++) {
       float stored = dw__to_float(DW_E4M3, element(problem, true, 0, 0, k % 256)), found;
       memcpy(&found, r.out + 4 * k, sizeof found);
-      if (found != stored / 2)
-        fail_msg("%s: element %d: %g, not %g", all_variants[i / 2], k, (double)found, (double)stored / 2);
+      if (found != stored / 2) fail_msg("%s: element %d: %g, not %g", variant, k, (double)found, (double)stored / 2);
     }
     kt_drop(&r);
     dw__problem_free(problem);
@@ -182,23 +186,27 @@ static void a08_nan_where_nobody_looks(void **state) {
 // ---- bits -----------------------------------------------------------------------------------------------------
 
 // FIXED ranges have the same bits at any number of row tiles and rows, in any batch.
-static void fixed_ranges_have_their_bits(void **state) {
-  (void)state;
+static void check_fixed(const char *one, const char *more, const char *most) {
   static const int prefix[] = {203, 40, 0};
   dw__problem_spec spec = spec_of("gqa:h=12,hk=2,t=9,d=128,page=16,kv=e4m3", 3, prefix, NULL, DW_MASK_PARENTS);
   dw__problem *problem = kt_problem(&spec);
   kt_solve(problem);
   dw_bounds bounds = kt_fixed(problem, 80);
-  kt_result first = kt_take_run(kt_kernel_for(problem, ONE), &bounds, problem);
+  kt_result first = kt_take_run(kt_kernel_for(problem, one), &bounds, problem);
   for (int i = 0; i < 2; i++) {
-    kt_note("%s", i ? EIGHT : FOUR);
-    kt_result other = kt_take_run(kt_kernel_for(problem, i ? EIGHT : FOUR), &bounds, problem);
+    kt_note("%s", i ? most : more);
+    kt_result other = kt_take_run(kt_kernel_for(problem, i ? most : more), &bounds, problem);
     kt_assert_same(&first, &other);
     kt_drop(&other);
   }
-  kt_assert_own_runs(kt_kernel_for(problem, FOUR), problem, 80);
+  kt_assert_own_runs(kt_kernel_for(problem, more), problem, 80);
   kt_drop(&first);
   dw__problem_free(problem);
+}
+static void fixed_ranges_have_their_bits(void **state) {
+  (void)state;
+  check_fixed(ONE, FOUR, EIGHT);
+  check_fixed(WARP1, WARP2, WARP5);
 }
 
 // ---- cases ----------------------------------------------------------------------------------------------------
@@ -228,6 +236,7 @@ static void a13_batches_in_the_merge(void **state) {
     kt_solve(problem);
     kt_note("batch %d", batch);
     kt_assert_own_runs(kt_kernel_for(problem, FOUR), problem, 48);
+    kt_assert_own_runs(kt_kernel_for(problem, WARP2), problem, 48);
     dw__problem_free(problem);
   }
 }
@@ -240,6 +249,7 @@ static void a23_unequal_widths(void **state) {
       dw__problem_spec spec = spec_of(i ? "gqa:h=4,hk=4,t=37,qk=64,v=96,kv=e4m3" : "gqa:h=4,hk=4,t=37,qk=192,v=128,kv=e4m3",
                                       batch, prefix, NULL, DW_MASK_BYTES_QLEN);
       check_spec(&spec, i ? EIGHT : FOUR, batch == 1 ? 0 : 48);
+      check_spec(&spec, i ? WARP5 : WARP4, batch == 1 ? 0 : 48);
     }
 }
 
@@ -253,6 +263,7 @@ static void a25_window_and_tree(void **state) {
     spec.window = (const int[]){128, 1, 31, 2, 33, 290}[i];
     spec.positions = i % 3;
     check_spec(&spec, i % 2 ? ONE : FOUR, 0);
+    check_spec(&spec, i % 2 ? WARP4 : WARP1, 0);
   }
 }
 
@@ -278,7 +289,7 @@ static void check_chosen(const char *text, int batch, const int *prefix, dw_mask
   kt_note("%s, batch %d", text, batch);
   bounds.call = DW_CALL_TABLE;
   if (dw_variant_choose(&spec.shape, &bounds, &variant, &error)) kt_fail("choose", &error);
-  assert_int_equal(variant.family, DW_GROUPED);
+  assert_int_equal(variant.family, DW_WARPSPLIT);
   kt_solve(problem);
   kt_run(kt_kernel_get(&spec.shape, &variant), &bounds, problem, DW_HOST_FORWARD, 1);
   kt_check(problem);
@@ -422,7 +433,7 @@ static void a41_q_in_a_packed_row(void **state) {
   packed.args.q_row_stride = PACKED;
   packed.q_bytes = sizeof rows;
   kt_solve(problem);
-  for (int i = 0; i < 2; i++) kt_check_in(i ? &packed : problem, ONE, 0);
+  for (int i = 0; i < 4; i++) kt_check_in(i % 2 ? &packed : problem, i < 2 ? ONE : WARP2, 0);
   dw__problem_free(problem);
 }
 
@@ -446,6 +457,7 @@ static void d05_mask_of_bytes_at_every_offset(void **state) {
     spec.planes = (dw__planes)(keys % 4);
     spec.strided = keys % 2;
     check_spec(&spec, keys % 2 ? ONE : FOUR, 0);
+    check_spec(&spec, keys % 2 ? WARP5 : WARP2, 0);
   }
 }
 

@@ -101,7 +101,6 @@ static void variants_are_refused(void **state) {
     {"gqa:h=8,hk=2,t=4,qk=128,v=288", "family=grouped,combine=few", "v", "288", "up to 256"},
     {"gqa:h=8,hk=2,t=4,d=256", "family=grouped,combine=few,n_tiles=5", "n_tiles", "5", "1 to 4"},
     {"gqa:h=8,hk=2,t=4,qk=192,v=128", "family=grouped,combine=few,n_tiles=7", "n_tiles", "7", "1 to 6"},
-    {GQA ",kv=e4m3", "family=warpsplit,combine=few", "kv", "e4m3", "the type of q"},
     {GQA ",kv=e4m3", "family=grouped,combine=few,e4m3_mma=1", "e4m3_mma", "1", "0"},
     {GQA, "family=grouped,combine=few,setmaxnreg=1", "setmaxnreg", "1", "0"},
     {SHAPE, "family=warpsplit,combine=few", "attention", "mla", "gqa"},
@@ -122,6 +121,16 @@ static void variants_are_refused(void **state) {
     {"mla:h=8,t=9,kv=e4m3", "family=reference,e4m3_mma=1", "e4m3_mma", "1", "0"},
     {"mla:h=8,t=9,kv=e4m3", FEW ",e4m3_mma=1", "e4m3_mma", "1", "0, or wide_tile=1"},
     {"mla:h=8,t=9", FEW ",wide_tile=1,e4m3_mma=1", "wide_tile", "1", "0"},
+    {"mla:h=8,t=9,kv=e4m3", "family=split,combine=few,accumulate=fp16", "accumulate", "fp16", "fp32"},
+    {GQA ",kv=e4m3", "family=grouped,combine=few,accumulate=fp16_output", "accumulate", "fp16_output", "fp32"},
+    {"mla:h=8,t=9,q=fp16,kv=fp16", FEW ",accumulate=fp16_output", "accumulate", "fp16_output", "fp32, or kv=e4m3"},
+    {"mla:h=8,t=9,kv=record656", FEW ",wide_tile=1,accumulate=fp16", "accumulate", "fp16", "fp32, or kv=e4m3"},
+    {"mla:h=8,t=9,kv=e4m3", FEW ",wide_tile=1,e4m3_mma=1,accumulate=fp16", "accumulate", "fp16", "fp32 with e4m3_mma=1"},
+    {"mla:h=8,t=9,kv=e4m3", FEW ",accumulate=fp16", "wide_tile", "0", "1 with accumulate"},
+    {"mla:h=8,t=9,kv=e4m3", "family=rowsplit,n_tiles=4,combine=few,wide_tile=1,accumulate=fp16", "setmaxnreg", "0",
+     "1 with accumulate"},
+    {"mla:h=8,t=9,kv=e4m3", "family=rowsplit,n_tiles=2,setmaxnreg=1,combine=few,wide_tile=1,accumulate=fp16", "n_tiles", "2",
+     "3 to 5 with accumulate"},
     {"mla:h=8,t=9,kv=fp16,q=fp16,limits=sm_120", "family=rowsplit,combine=few,wide_tile=1", "wide_tile", "1", "0"},
     {"mla:h=8,t=9,kv=record656", FEW ",kv_rope=1", "kv_rope", "1", "0"},
     {"mla:h=8,t=9,kv=record656", FEW ",wide_tile=1,e4m3_mma=1", "e4m3_mma", "1", "0"},
@@ -873,6 +882,39 @@ static void pairs_are_for_long_prefixes(void **state) {
   }
 }
 
+// For GQA: as few row groups as fit the registers, two where there are multiprocessors to spare. On the 132 of an H200.
+static void gqa_takes_warpsplit(void **state) {
+  (void)state;
+  static const struct {
+    const char *shape;
+    int batch, kv_len, split_tokens, n_tiles, groups;
+  } cases[] = {{"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 0, 3, 2},
+               {"gqa:h=32,hk=8,t=4,d=128", 1, 1004, 0, 1, 2},
+               {"gqa:h=32,hk=8,t=1,d=128", 1, 1001, 0, 1, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 1, 1009, 512, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 8, 1009, 0, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128", 1, 23009, 0, 5, 1},
+               {"gqa:h=8,hk=1,t=9,d=128", 1, 185009, 0, 5, 2},
+               {"gqa:h=24,hk=4,t=4,d=256", 1, 32004, 0, 2, 2},
+               {"gqa:h=32,hk=8,t=64,d=128", 1, 23064, 0, 5, 7},
+               {"gqa:h=16,hk=16,t=9,qk=192,v=128", 1, 23009, 0, 2, 1},
+               {"gqa:h=32,hk=8,t=9,d=128,kv=e4m3", 1, 185009, 0, 5, 1},
+               {"gqa:h=32,hk=8,t=9,d=128,kv=e4m3,target=sm_80", 8, 1009, 0, 5, 1}};
+  for (size_t i = 0; i < DW__COUNT(cases); i++) {
+    const dw_shape shape = shape_of(cases[i].shape);
+    const dw_bounds bounds = {.size = sizeof bounds,
+                              .sm_count = 132,
+                              .batch = cases[i].batch,
+                              .kv_len = cases[i].kv_len,
+                              .split_tokens = cases[i].split_tokens};
+    dw_variant variant;
+    assert_int_equal(dw_variant_choose(&shape, &bounds, &variant, NULL), DW_OK);
+    const dw_split split = dw__rule_split(&shape, &variant, &bounds);
+    if (variant.family != DW_WARPSPLIT || variant.n_tiles != cases[i].n_tiles || split.groups != cases[i].groups)
+      fail_msg("case %zu: family %d, %d tiles, %d groups", i, variant.family, variant.n_tiles, split.groups);
+  }
+}
+
 static bool is_listed(const dw_variant *list, size_t count, const dw_variant *variant) {
   for (size_t i = 0; i < count; i++)
     if (memcmp(&list[i], variant, sizeof *variant) == 0) return true;
@@ -912,7 +954,7 @@ static void every_choice_is_listed(void **state) {
   }
 }
 
-// And nothing else is: some problem asks for each of them, but for warpsplit, which only a tuner takes so far, and pairs of other row counts.
+// And nothing else is: some problem asks for each of them, but for grouped, which only a tuner takes, and pairs of other row counts.
 static void everything_listed_is_chosen(void **state) {
   (void)state;
   static const char *const shapes[] = {"mla:h=8,t=1",
@@ -923,7 +965,8 @@ static void everything_listed_is_chosen(void **state) {
                                        "mla:h=8,t=9,kv=record656",
                                        "mla:h=8,t=9,qk=96,v=64",
                                        "gqa:h=32,hk=8,t=9,d=128",
-                                       "gqa:h=64,hk=8,t=1,d=64"};
+                                       "gqa:h=64,hk=8,t=1,d=64",
+                                       "gqa:h=32,hk=8,t=9,d=128,kv=e4m3"};
   static const int boards[] = {8, 16, 24, 48, 84, 132, 170, 188, 512, 1024, 1400, 4096};
   for (size_t s = 0; s < DW__COUNT(shapes); s++) {
     const dw_shape shape = shape_of(shapes[s]);
@@ -932,7 +975,7 @@ static void everything_listed_is_chosen(void **state) {
     size_t missing = 0;
     bool met[256];
     for (size_t i = 0; i < count; i++) {
-      met[i] = list[i].family == DW_WARPSPLIT;
+      met[i] = list[i].family == DW_GROUPED;
       missing += !met[i];
     }
     assert_true(missing > 0 && (missing < count) == (shape.attention == DW_GQA));
@@ -952,7 +995,7 @@ static void everything_listed_is_chosen(void **state) {
     for (size_t i = 0; i < count; i++) {
       char text[DW_TEXT_MAX];
       dw_variant_print(&list[i], text, sizeof text);
-      if (!met[i] && list[i].family < DW_WARPSPLIT) fail_msg("nothing asks for %s of %s", text, shapes[s]);
+      if (!met[i] && list[i].family != DW_DIMSPLIT) fail_msg("nothing asks for %s of %s", text, shapes[s]);
     }
   }
 }
@@ -986,6 +1029,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(every_listed_variant_makes_a_plan),
     cmocka_unit_test(pairs_are_for_long_prefixes),
     cmocka_unit_test(every_choice_is_listed),
+    cmocka_unit_test(gqa_takes_warpsplit),
     cmocka_unit_test(everything_listed_is_chosen),
   };
   if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;

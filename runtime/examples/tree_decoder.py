@@ -2,7 +2,7 @@
 """A tree decoder in small: draft, tree, verify, accept, compact, all on the device, a step being one graph replay. torch and draftwood.
 
 usage: tree_decoder.py [--model mla|gqa] [--tokens N] [--prompts N] [--budget N] [--depth N] [--layers N] [--seed N] [--limits TARGET]
-                       [--json FILE] [--device cuda|cpu]
+                       [--json FILE] [--device cuda|cpu] [--ranks N]
 
 The target is a model of random weights with latent attention (MLA) or with two KV heads for eight of q (GQA). The draft is the target
 without its attention, which gives a distribution for each of the next `depth` tokens; the tree is the `budget` - 1 most probable
@@ -11,23 +11,29 @@ torch: that is what the tree has to return. Where the target's best two logits a
 that two sequences part; so the tree's own text is also put through the target at once (teacher forcing), and each of its tokens has to be
 the best one, or nearer to the best than the bound.
 
+--ranks N: tensor parallelism, a process and a GPU each, which share a cold start. A rank has its part of the heads and of the layers'
+columns; partial sums meet by NCCL, in the same graph. The ranks' text is held against that of the whole model on one of them as well.
+
 --device cpu runs on a GPU made of software, which DRAFTWOOD_DRIVER names, without graphs. Exit status 0: as it should be, 1: not.
 """
 import argparse
+import copy
 import ctypes
+import datetime
 import json
 import math
 import os
 import sys
+import tempfile
 import time
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import draftwood as dw
 from draftwood.engines.absorbed_mla import AbsorbedMLA, rotate
 
-VOCABULARY, HIDDEN, HEADS, PAGE, CHOICES = 1024, 512, 8, 64, 8
+VOCABULARY, HIDDEN, HEADS, KV_HEADS, PAGE, CHOICES = 1024, 512, 8, 2, 64, 8
 SCALE = 4 / math.sqrt(128)  # sharper than a trained model's, so that it matters which tokens a row sees
 CONTEXT = 0.25  # of what a layer adds, how much is attention's: the draft does without
 BOUND = 0.02    # of two logits, whose spread is 1; what rounding of q, KV and P may do to their difference
@@ -38,59 +44,90 @@ def linear(inputs, outputs):
     return nn.Linear(inputs, outputs, bias=False)
 
 
+def cut(module, dim, rank, ranks):
+    """A rank's rows (0) or columns (1) of a linear layer."""
+    module.weight = nn.Parameter(module.weight.detach().chunk(ranks, dim)[rank].clone())
+
+
 class Latent:
     """MLA: a token's record in the cache is its latent and a rotated part; V is the latent."""
 
-    shape, rope, qk, v, record = f"mla:h={HEADS}", 64, 576, 512, 576
+    rope, qk, v, record = 64, 576, 512, 576
+
+    def __init__(self, ranks=1):
+        self.heads = HEADS // ranks
+        self.shape = f"mla:h={self.heads}"
+
+    def attention(self):
+        nope, rope, latent = 64, self.rope, self.v
+        kv_up = torch.randn(self.heads * (nope + nope), latent) / math.sqrt(latent)
+        return AbsorbedMLA(heads=self.heads, latent=latent, rope=rope, nope=nope, v=nope, q=linear(HIDDEN, self.heads * (nope + rope)),
+                           kv=linear(HIDDEN, latent + rope), kv_norm=nn.RMSNorm(latent), kv_up=kv_up,
+                           out=linear(self.heads * nope, HIDDEN), scale=SCALE)
 
     @staticmethod
-    def attention():
-        nope, rope, latent = 64, Latent.rope, Latent.v
-        kv_up = torch.randn(HEADS * (nope + nope), latent) / math.sqrt(latent)
-        return AbsorbedMLA(heads=HEADS, latent=latent, rope=rope, nope=nope, v=nope, q=linear(HIDDEN, HEADS * (nope + rope)),
-                           kv=linear(HIDDEN, latent + rope), kv_norm=nn.RMSNorm(latent), kv_up=kv_up, out=linear(HEADS * nope, HIDDEN),
-                           scale=SCALE)
+    def shard(attention, rank, ranks):
+        """q and the up-projections by heads; each rank makes the records, which all heads share."""
+        cut(attention.q, 0, rank, ranks)
+        attention.k_up, attention.v_up = (nn.Parameter(up.chunk(ranks)[rank].clone(), False) for up in (attention.k_up, attention.v_up))
+        attention.heads //= ranks
+
+    @staticmethod
+    def shard_records(records, rank, ranks):
+        return records
 
     @staticmethod
     def planes(pool):
         return {"kv": pool}
 
-    @staticmethod
-    def heads(records):
+    def split(self, records):
         """K and V of each head of q: [b, tokens, record] -> two of [b, tokens, 1 or heads, ..]."""
-        return records.unsqueeze(2), records[..., :Latent.v].unsqueeze(2)
+        return records.unsqueeze(2), records[..., :self.v].unsqueeze(2)
 
 
 class Grouped:
     """GQA: a token's record is K and V of each KV head, beside each other."""
 
-    kv_heads, rope, qk, v = 2, 128, 128, 128
-    record, shape = kv_heads * (qk + v), f"gqa:h={HEADS},hk={kv_heads},d={qk}"
+    rope, qk, v = 128, 128, 128
+
+    def __init__(self, ranks=1):
+        self.heads, self.kv_heads = HEADS // ranks, KV_HEADS // ranks
+        self.record = self.kv_heads * (self.qk + self.v)
+        self.shape = f"gqa:h={self.heads},hk={self.kv_heads},d={self.qk}"
 
     class Attention(nn.Module):
-        def __init__(self):
+        def __init__(self, form):
             super().__init__()
-            self.q, self.out = linear(HIDDEN, HEADS * Grouped.qk), linear(HEADS * Grouped.v, HIDDEN)
-            self.k, self.v = (linear(HIDDEN, Grouped.kv_heads * width) for width in (Grouped.qk, Grouped.v))
-            self.scale = SCALE
+            self.form, self.scale = form, SCALE
+            self.q, self.out = linear(HIDDEN, form.heads * form.qk), linear(form.heads * form.v, HIDDEN)
+            self.k, self.v = (linear(HIDDEN, form.kv_heads * width) for width in (form.qk, form.v))
 
         def forward(self, hidden, angles, attend):
-            q, k, v = (part(hidden).unflatten(-1, (count, -1)) for part, count in
-                       ((self.q, HEADS), (self.k, Grouped.kv_heads), (self.v, Grouped.kv_heads)))
+            heads = ((self.q, self.form.heads), (self.k, self.form.kv_heads), (self.v, self.form.kv_heads))
+            q, k, v = (part(hidden).unflatten(-1, (count, -1)) for part, count in heads)
             record = torch.cat([rotate(k, angles, False), v], -1).flatten(1)
             return self.out(attend(rotate(q, angles, False), record).flatten(1))
 
-    attention = Attention
+    def attention(self):
+        return Grouped.Attention(self)
 
     @staticmethod
-    def planes(pool):
-        pool = pool.unflatten(-1, (Grouped.kv_heads, -1))
-        return {"kv": pool[..., :Grouped.qk], "v": pool[..., Grouped.qk:]}
+    def shard(attention, rank, ranks):
+        for part in (attention.q, attention.k, attention.v):
+            cut(part, 0, rank, ranks)
+        attention.form = Grouped(ranks)
 
     @staticmethod
-    def heads(records):
-        both = records.unflatten(-1, (Grouped.kv_heads, -1)).repeat_interleave(HEADS // Grouped.kv_heads, 2)
-        return both[..., :Grouped.qk], both[..., Grouped.qk:]
+    def shard_records(records, rank, ranks):
+        return records.chunk(ranks, -1)[rank]
+
+    def planes(self, pool):
+        pool = pool.unflatten(-1, (self.kv_heads, -1))
+        return {"kv": pool[..., :self.qk], "v": pool[..., self.qk:]}
+
+    def split(self, records):
+        both = records.unflatten(-1, (self.kv_heads, -1)).repeat_interleave(self.heads // self.kv_heads, 2)
+        return both[..., :self.qk], both[..., self.qk:]
 
 
 class Layer(nn.Module):
@@ -112,7 +149,7 @@ class Target(nn.Module):
 
     def __init__(self, form, layers):
         super().__init__()
-        self.form = form
+        self.form, self.sum_up = form, lambda partial: partial
         self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
         self.layers = nn.ModuleList(Layer(form) for _ in range(layers))
         self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
@@ -125,14 +162,30 @@ class Target(nn.Module):
         for index, layer in enumerate(self.layers):
             if attend is not None:
                 added = layer.attention(norm(x), angles, lambda q, record: attend(index, q, record))
-                x = x + CONTEXT * norm(added)
-            x = x + (1 - CONTEXT) * norm(layer.down(nn.functional.gelu(layer.up(norm(x)))))
+                x = x + CONTEXT * norm(self.sum_up(added))
+            x = x + (1 - CONTEXT) * norm(self.sum_up(layer.down(nn.functional.gelu(layer.up(norm(x))))))
         return self.head(norm(x))
+
+    def shard(self, rank, ranks):
+        """The rank's part; embedding and head are in all of them. Sums over the ranks are the same bits on each."""
+        part = copy.deepcopy(self)
+        part.form, part.sum_up = type(self.form)(ranks), sum_over_ranks
+        for layer in part.layers:
+            part.form.shard(layer.attention, rank, ranks)
+            cut(layer.up, 0, rank, ranks)
+            for module in (layer.attention.out, layer.down):
+                cut(module, 1, rank, ranks)
+        return part
+
+
+def sum_over_ranks(partial):
+    distributed.all_reduce(partial)
+    return partial
 
 
 def attend_in_torch(form, scale, q, records, visible):
     """q [b, rows, heads, qk], records [b, tokens, record], visible [b, rows, tokens]: in fp32, as plainly as can be."""
-    k, v = (part.expand(-1, -1, HEADS, -1) for part in form.heads(records))
+    k, v = (part.expand(-1, -1, form.heads, -1) for part in form.split(records))
     scores = torch.einsum("brhd,bkhd->brhk", q, k) * scale
     scores = scores.masked_fill(~visible.unsqueeze(2), -math.inf)
     return torch.einsum("brhk,bkhd->brhd", scores.softmax(-1), v)
@@ -152,15 +205,15 @@ class Plain:
 
     def logits(self, tokens, positions):
         """[prompts, rows] at those positions, each seeing all before it -> [prompts, rows, vocabulary]."""
-        prompts, rows = tokens.shape
+        (prompts, rows), form = tokens.shape, self.target.form
         places = torch.arange(self.cache.shape[2], device=tokens.device)
         visible = places <= positions.unsqueeze(-1)
         batch = torch.arange(prompts, device=tokens.device).unsqueeze(1)
 
         def attend(layer, q, record):
             self.cache[layer][batch, positions] = rounded(record).view(prompts, rows, -1)
-            seen = attend_in_torch(self.target.form, self.target.layers[layer].attention.scale,
-                                   rounded(q).view(prompts, rows, HEADS, -1), self.cache[layer], visible)
+            seen = attend_in_torch(form, self.target.layers[layer].attention.scale,
+                                   rounded(q).view(prompts, rows, form.heads, -1), self.cache[layer], visible)
             return seen.flatten(0, 1)
 
         return self.target(tokens.flatten(), positions.flatten(), attend).view(prompts, rows, VOCABULARY)
@@ -175,7 +228,7 @@ class Runner:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=stream):
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):  # NCCL has threads of its own
                 function()
 
     def __call__(self):
@@ -211,8 +264,8 @@ class TreeDecoder:
         self.parents, self.tokens = new(prompts, budget), new(prompts, budget)
         self.positions, self.target_tokens = new(prompts, budget), new(prompts, budget)
         self.accepted, self.count, self.bonus = new(prompts, depth + 1), new(prompts), new(prompts)
-        self.q = new(prompts * budget, HEADS, form.qk, dtype=torch.bfloat16)
-        self.seen = new(prompts * budget, HEADS, form.v, dtype=torch.float32)
+        self.q = new(prompts * budget, form.heads, form.qk, dtype=torch.bfloat16)
+        self.seen = new(prompts * budget, form.heads, form.v, dtype=torch.float32)
         self.runners = None
         self._prepare(limits)
 
@@ -377,6 +430,12 @@ class TreeDecoder:
                 "whole step": 1000 * begin.elapsed_time(end) / rounds}
 
 
+    def drop_graphs(self):
+        """Before the communicator whose calls they hold is destroyed."""
+        self.whole = self.runners = None
+        synchronize(self.device)
+
+
 def synchronize(device):
     if device == "cuda":
         torch.cuda.synchronize()
@@ -413,17 +472,27 @@ def greedy(plain, first, lengths, tokens, device):
 
 
 def forced(plain, first, lengths, text):
-    """For each token of the text how far its logit is below the best one, and whether it is the best."""
+    """For each token of the text how far its logit is below the best one, whether it is the best, and how far apart the best two are."""
     given = torch.cat([first.unsqueeze(1), text[:, :-1]], 1)
-    below, best = [], []
+    below, best, margins = [], [], []
     for begin in range(0, given.shape[1], 64):
         part = given[:, begin:begin + 64]
         positions = lengths.unsqueeze(1) + begin + torch.arange(part.shape[1], device=given.device)
         logits = plain.logits(part, positions)
+        top, tokens = logits.topk(2)
         wanted = text[:, begin:begin + 64].unsqueeze(-1)
-        below.append((logits.amax(-1, keepdim=True) - logits.gather(-1, wanted)).squeeze(-1))
-        best.append(logits.argmax(-1) == wanted.squeeze(-1))
-    return torch.cat(below, 1), torch.cat(best, 1)
+        below.append((top[..., :1] - logits.gather(-1, wanted)).squeeze(-1))
+        best.append(tokens[..., :1].eq(wanted).squeeze(-1))
+        margins.append(top[..., 0] - top[..., 1])
+    return torch.cat(below, 1), torch.cat(best, 1), torch.cat(margins, 1)
+
+
+def parting(text, other, margins):
+    """(tokens before the first that differs, of each prompt; what differs: prompt, token, margin of the best two logits there)."""
+    same = text == other
+    agreed = torch.where(same.all(1), text.shape[1], (~same).int().argmax(1))
+    return agreed, [{"prompt": b, "token": n, "margin": float(margins[b, n])}
+                    for b, n in enumerate(agreed.tolist()) if n < text.shape[1]]
 
 
 def open_software_gpu():
@@ -433,14 +502,16 @@ def open_software_gpu():
 
 
 @torch.inference_mode()
-def run(given):
-    device = given.device
+def run(given, rank=0):
+    device, ranks = given.device, given.ranks
     torch.manual_seed(given.seed)
     if device == "cpu":
         open_software_gpu()
-    target = Target({"mla": Latent, "gqa": Grouped}[given.model], given.layers).to(device)
+    else:
+        torch.cuda.set_device(rank)
+    target = Target({"mla": Latent, "gqa": Grouped}[given.model](), given.layers).to(device)
     lengths = torch.randint(5, 41, (given.prompts,)).to(device)
-    prompt = torch.randint(VOCABULARY, (given.prompts, 41), device=device)
+    prompt = torch.randint(VOCABULARY, (given.prompts, 41)).to(device)
     plain = Plain(target, given.prompts, 41 + given.tokens, device)
     positions = torch.arange(40, device=device).expand(given.prompts, 40)
     plain.logits(prompt[:, :40], positions)  # rows past a prompt's end are overwritten before they are seen
@@ -448,42 +519,90 @@ def run(given):
     cache = plain.cache.clone()
 
     expected, margins, plain_seconds = greedy(plain, first, lengths, given.tokens, device)
-    decoder = TreeDecoder(target, cache, lengths, first, budget=given.budget, depth=given.depth, device=device, limits=given.limits,
-                          capacity=41 + 6 * given.tokens + 64 * (given.depth + 1) + given.budget)
-    tree_seconds = decoder.decode(given.tokens)
-    text, written = decoder.out[:, :given.tokens].long(), int(decoder.written.sum())
-    plain.cache.copy_(cache)
-    below, best = forced(plain, first, lengths, text)
-    plain_below, _ = forced(plain, first, lengths, expected)
 
-    same = text == expected
-    agreed = torch.where(same.all(1), given.tokens, (~same).int().argmax(1))  # tokens before the first that differs
-    parted = [(b, int(n), float(margins[b, n])) for b, n in enumerate(agreed) if n < given.tokens]
+    def decoded(target, cache):
+        decoder = TreeDecoder(target, cache, lengths, first, budget=given.budget, depth=given.depth, device=device, limits=given.limits,
+                              capacity=41 + 6 * given.tokens + 64 * (given.depth + 1) + given.budget)
+        seconds = decoder.decode(given.tokens)
+        return decoder, decoder.out[:, :given.tokens].long(), seconds
+
+    decoder, text, tree_seconds = (decoded(target, cache) if ranks == 1 else
+                                   decoded(target.shard(rank, ranks), target.form.shard_records(cache, rank, ranks)))
+    written = int(decoder.written.sum())
+    us = decoder.split() if device == "cuda" else {}
+    plain.cache.copy_(cache)
+    below, best, text_margins = forced(plain, first, lengths, text)
+    plain_below, *_ = forced(plain, first, lengths, expected)
+
+    agreed, parted = parting(text, expected, margins)
     result = {
-        "model": given.model, "prompts": given.prompts, "tokens": given.tokens, "budget": given.budget, "depth": given.depth,
-        "bound": BOUND, "acceptance": written / (decoder.steps * given.prompts), "steps": decoder.steps,
-        "equal_to_greedy": int(same.all(1).sum()), "equal_tokens": int(agreed.sum()),
-        "parted": [{"prompt": b, "token": n, "margin": margin} for b, n, margin in parted],
+        "model": given.model, "ranks": ranks, "prompts": given.prompts, "tokens": given.tokens, "budget": given.budget,
+        "depth": given.depth, "bound": BOUND, "acceptance": written / (decoder.steps * given.prompts), "steps": decoder.steps,
+        "equal_to_greedy": int((agreed == given.tokens).sum()), "equal_tokens": int(agreed.sum()), "parted": parted,
         "forced_best": int(best.sum()), "forced_furthest_below_best": float(below.max()),
         "greedy_furthest_below_best": float(plain_below.max()), "margins_within_bound": int((margins <= BOUND).sum()),
         "greedy_us_a_token": 1e6 * plain_seconds / given.tokens, "tree_us_a_token": 1e6 * tree_seconds * given.prompts / written}
     if device == "cuda":
-        result["device"], result["us"] = torch.cuda.get_device_name(), decoder.split()
-    right = all(margin <= BOUND for *_, margin in parted) and float(below.max()) <= BOUND and result["acceptance"] > 2
-    result["right"] = right
+        result["device"], result["us"] = torch.cuda.get_device_name(), us
+    result["right"] = all(row["margin"] <= BOUND for row in parted) and float(below.max()) <= BOUND and result["acceptance"] > 2
+    if ranks > 1:
+        alone, alone_text, _ = decoded(target, cache)
+        agreed, parted = parting(text, alone_text, text_margins)
+        stats, texts = [None] * ranks, [torch.empty_like(text) for _ in range(ranks)]
+        own = decoder.context.stats()
+        distributed.all_gather(texts, text)
+        distributed.all_gather_object(stats, {"compiles": own.compiles, "found": own.hits_disk})
+        result["ranks_agree"] = all(torch.equal(text, other) for other in texts)
+        result["equal_to_one_rank"], result["parted_from_one_rank"] = int((agreed == given.tokens).sum()), parted
+        result["cold_start"], result["one_cold_start"] = stats, one_cold_start(stats)
+        if device == "cuda":
+            result["us_one_rank"] = alone.split()
+        decoder.drop_graphs()
+        result["right"] &= result["ranks_agree"] and result["one_cold_start"] and all(row["margin"] <= BOUND for row in parted)
     return result
+
+
+def one_cold_start(stats):
+    """Whether each kernel was compiled by one of the ranks and found by the others."""
+    kernels = {row["compiles"] + row["found"] for row in stats}
+    return len(kernels) == 1 and kernels == {sum(row["compiles"] for row in stats)}
+
+
+def run_rank(rank, given, folder, results):
+    """A process of its own. The ranks meet by a file; their kernels come from a cache folder that was empty."""
+    os.environ["DRAFTWOOD_CACHE_DIR"] = os.path.join(folder, "cache")
+    if given.device == "cuda":
+        torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl" if given.device == "cuda" else "gloo", init_method=f"file://{folder}/meeting", rank=rank,
+                                   world_size=given.ranks, timeout=datetime.timedelta(seconds=90))
+    result = run(given, rank)
+    if rank == 0:
+        with open(results, "w", encoding="utf-8") as file:
+            json.dump(result, file)
+    distributed.destroy_process_group()
+
+
+def run_ranks(given):
+    with tempfile.TemporaryDirectory(prefix="draftwood-ranks-") as folder:
+        results = given.json or os.path.join(folder, "results.json")
+        torch.multiprocessing.spawn(run_rank, args=(given, folder, results), nprocs=given.ranks)
+        with open(results, encoding="utf-8") as file:
+            return json.load(file)
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
-    for name, value in (("tokens", 1000), ("prompts", 8), ("budget", 32), ("depth", 8), ("layers", 4), ("seed", 1)):
+    for name, value in (("tokens", 1000), ("prompts", 8), ("budget", 32), ("depth", 8), ("layers", 4), ("seed", 1), ("ranks", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--model", default="mla", choices=("mla", "gqa"))
     parser.add_argument("--limits", default="native")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--json")
     given = parser.parse_args()
-    result = run(given)
+    most = KV_HEADS if given.model == "gqa" else HEADS
+    if given.ranks < 1 or most % given.ranks:
+        parser.error(f"--ranks: {given.ranks}, not a divisor of {most}")
+    result = run(given) if given.ranks == 1 else run_ranks(given)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
             json.dump(result, file)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The package on a real GPU, with torch: prepared calls, graphs, cost, what SGLang recorded through its Triton kernels and ours, what vLLM
-recorded through ours, alone and as two ranks that share the requests.
+recorded through ours, alone and as ranks that share the requests (decode context parallelism), merged by SGLang's kernel and by ours.
 
 usage: gpu_engines.py [--sglang FOLDER] [--out FILE.jsonl] [--limits TARGET]
 
-FOLDER: SGLang's sglang/kernels/ops/attention, of which extend_attention.py, decode_attention.py and score_mod.py are used as they are;
-what else of SGLang they import (environment, kind of GPU) is stated here. Also runs on the CPU with DRAFTWOOD_DRIVER naming the software
-GPU and TRITON_INTERPRET=1. Prints a table of checks; exit status 0: all right, 1: not.
+FOLDER: SGLang's sglang/kernels/ops/attention, of which extend_attention.py, decode_attention.py, score_mod.py and dcp_kernels.py are used
+as they are; what else of SGLang they import (environment, kind of GPU) is stated here. Also runs on the CPU with DRAFTWOOD_DRIVER naming
+the software GPU and TRITON_INTERPRET=1. Prints a table of checks; exit status 0: all right, 1: not.
 """
 import argparse
 import glob
@@ -41,6 +41,18 @@ def on_device(tensor):
 
 def launch(call):
     call.launch(None if CPU else torch.cuda.current_stream())
+
+
+def launch_and_replay(call, out):
+    """Eager, and where there is a GPU by a graph, whose result stays."""
+    launch(call)
+    if CPU:
+        return
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(call)
+    out.fill_(torch.nan)
+    graph.replay()
 
 
 def exact(q, keys, visible):
@@ -180,7 +192,7 @@ def cost(check, kernel, room):
 # ---- what SGLang recorded -------------------------------------------------------------------------------------------
 
 def load_sglang(folder):
-    """extend_attention_fwd of the folder's files, with the few facts that they import."""
+    """extend_attention_fwd and dcp_lse_combine_triton of the folder's files, with the few facts that they import."""
     def never():
         return False
 
@@ -191,12 +203,13 @@ def load_sglang(folder):
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = []
         sys.modules[name].__dict__.update(facts.get(name, {}))
-    for name in ("score_mod", "decode_attention", "extend_attention"):
+    for name in ("score_mod", "decode_attention", "extend_attention", "dcp_kernels"):
         full = f"sglang.kernels.ops.attention.{name}"
         spec = importlib.util.spec_from_file_location(full, os.path.join(folder, f"{name}.py"))
         sys.modules[full] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[full])
-    return sys.modules["sglang.kernels.ops.attention.extend_attention"].extend_attention_fwd
+    return (sys.modules["sglang.kernels.ops.attention.extend_attention"].extend_attention_fwd,
+            sys.modules["sglang.kernels.ops.attention.dcp_kernels"].dcp_lse_combine_triton)
 
 
 class Step:
@@ -226,7 +239,7 @@ class Step:
             kv_indptr=on_device(self.kv_indptr), kv_indices=on_device(self.kv_indices), seq_lens=on_device(self.lengths),
             out_cache_loc=on_device(self.out_cache_loc), num_draft_tokens=self.width, softmax_scale=SCALE, workspace=on_device(room),
             qo_indptr=on_device(self.qo_indptr), **mask)
-        launch(call)
+        launch_and_replay(call, out)
         return out, lse
 
     def theirs(self, function):
@@ -252,6 +265,65 @@ class Step:
         return torch.cat(out), torch.cat(lse)
 
 
+class RankStep:
+    """A recorded step of ranks that share requests, all on one device: each has its own pool, NaN where nothing of its own is."""
+
+    def __init__(self, row, heads, seed):
+        random = torch.Generator().manual_seed(seed)
+        self.row, self.live, self.width, self.batch, self.heads = row, row["live"], row["width"], row["batch"], heads
+        self.q = torch.randn(self.batch * self.width, heads, QK, generator=random).to(DTYPE).to(DEVICE)
+        self.tokens = [torch.randn(len(slots), QK, generator=random).to(DTYPE).to(DEVICE) for slots in row["slots"]]
+
+    def ours(self, kernel, room, rank):
+        part, ranks, width = self.row["ranks"][rank], len(self.row["ranks"]), self.width
+        pool = torch.full((1 + max(max(slots) for slots in self.row["slots"]) // ranks, 1, QK), torch.nan, dtype=DTYPE, device=DEVICE)
+        for slots, tokens in zip(self.row["slots"], self.tokens):
+            slots = torch.tensor(slots, device=DEVICE)
+            pool[slots[slots % ranks == rank] // ranks, 0] = tokens[slots % ranks == rank]
+        out = torch.full((*self.q.shape[:2], V), torch.nan, dtype=DTYPE, device=DEVICE)
+        lse = torch.full(self.q.shape[:2], torch.nan, dtype=torch.float32, device=DEVICE)
+        on = lambda values, dtype: torch.tensor(values, dtype=dtype, device=DEVICE)
+        arrays = {"q": self.q, "kv_buffer": pool, "out": out, "lse": lse, "kv_indptr": on(part["kv_indptr"], torch.int32),
+                  "kv_indices": on(part["kv_indices"] or [0], torch.int64), "seq_lens": on(part["seq_lens"], torch.int32),
+                  "out_cache_loc": on(part["out_cache_loc"], torch.int64), "workspace": room,
+                  "draft_mask": on([int(c) for c in part["draft_mask"]], torch.bool).view(self.batch, width, width)}
+        call = sglang.bind_target_verify(kernel, **{name: on_device(tensor) for name, tensor in arrays.items()}, num_draft_tokens=width,
+                                         softmax_scale=SCALE)
+        launch_and_replay(call, out)
+        return out, lse
+
+    def right(self):
+        sees = torch.tensor([int(c) for c in self.row["sees"]], dtype=torch.bool, device=DEVICE).view(-1, self.width, self.width)
+        out, lse = [], []
+        for b in range(self.live):
+            keys, rows = self.tokens[b], slice(b * self.width, (b + 1) * self.width)
+            visible = torch.cat([torch.ones(self.width, len(keys) - self.width, dtype=torch.bool, device=DEVICE), sees[b]], 1)
+            for results, value in zip((out, lse), exact(self.q[rows], keys, visible)):
+                results.append(value)
+        return torch.cat(out), torch.cat(lse)
+
+
+def recorded_ranks(check, given, combine):
+    with dw.Context() as context:
+        companions = context.companions()
+        for seed, row in enumerate(load_recorded(check, "sglang", "ranks")):
+            count = len(row["ranks"])
+            heads = count * (2 if CPU else 8)
+            kernel = context.kernel(f"mla:h={heads},t={row['width']},page=1,q={given.type},kv={given.type},o={given.type},"
+                                    f"target=sm_{given.target},limits={given.limits}", dw.Bounds(batch=8, kv_len=128))
+            step = RankStep(row, heads, seed)
+            room = workspace(kernel.workspace_size, DEVICE)
+            outs, lses = map(torch.stack, zip(*(step.ours(kernel, room, rank) for rank in range(count))))
+            out, lse = torch.empty_like(outs[0]), torch.empty_like(lses[0])
+            launch(companions.merge_states(dw.States(on_device(outs), on_device(lses), 2), on_device(out), on_device(lse), "e"))
+            (right, right_lse), live, name = step.right(), step.live * step.width, f"{row['name']}, {count} ranks"
+            check(f"{name}: merged by ours, from fp64", distance(out[:live], right), APART)
+            check(f"{name}: their log-sum-exp", float((lse[:live].double() - right_lse).abs().max()), 1e-4)
+            if combine:
+                theirs = combine(outs, lses, is_lse_base_on_e=False)[0]
+                check(f"{name}: merged by SGLang's, from fp64", distance(theirs[:live], right), APART)
+
+
 def load_recorded(check, engine, field):
     rows, where = [], os.path.dirname(os.path.abspath(__file__))
     for name in glob.glob(os.path.join(where, "data", f"{engine}-*.json")):
@@ -262,7 +334,8 @@ def load_recorded(check, engine, field):
 
 
 def recorded_sglang(check, given):
-    function = load_sglang(given.sglang) if given.sglang else None
+    function, combine = load_sglang(given.sglang) if given.sglang else (None, None)
+    recorded_ranks(check, given, combine)
     steps = load_recorded(check, "sglang", "steps")
     with dw.Context() as context:
         for heads in (2,) if CPU else (8, 16):
@@ -303,21 +376,14 @@ class Batch:
         return self.table[b, at // self.page].long() * self.page + at % self.page
 
     def ours(self, kernel, room, **more):
-        """Through a graph where there is a GPU. q comes in two parts."""
+        """q comes in two parts."""
         out = torch.full((self.q.shape[0], self.heads, V), torch.nan, dtype=DTYPE, device=DEVICE)
         lse = torch.full(self.q.shape[:2], torch.nan, dtype=torch.float32, device=DEVICE)
         parts = {"q": on_device(self.q)} if more else {"q": on_device(self.q[..., :V].contiguous()), "q_rope": on_device(self.q[..., V:])}
         call = vllm.bind_decode(kernel, kv_cache=on_device(self.cache), out=on_device(out), block_table=on_device(self.table),
                                 seq_lens=on_device(self.lengths), softmax_scale=SCALE, workspace=on_device(room), lse=on_device(lse),
                                 **parts, **more)
-        launch(call)
-        if CPU:
-            return out, lse
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            launch(call)
-        out.fill_(torch.nan)
-        graph.replay()
+        launch_and_replay(call, out)
         return out, lse
 
     def right(self):

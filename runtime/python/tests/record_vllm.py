@@ -3,7 +3,7 @@
 
 usage: record_vllm.py OUT.json
 
-Opt-in; docs/vllm.md says which packages it needs. vLLM's plug-in loader finds draftwood by its entry point, its registry gives the
+Opt-in: .ci/engines runs it. vLLM's plug-in loader finds draftwood by its entry point, its registry gives the
 backend, the backend's own builder makes the metadata, and forward_mqa of the backend and of vLLM's Triton backend, in Triton's
 interpreter, take it; draftwood's kernels run on the software GPU that DRAFTWOOD_DRIVER names. Both results have to agree, row by row,
 before a batch is written down. The switch, the fallback and a rank of several are checked on the way. What vLLM reads of its

@@ -119,6 +119,84 @@ class Recorded(unittest.TestCase):
                         step.check(self)
 
 
+class Ranks(unittest.TestCase):
+    """Decode context parallelism: requests' tokens on ranks by their slots, as SGLang has them. NaN in every row that is not a rank's."""
+
+    def check_step(self, context, row, seed):
+        """A step of the file: "slots" of prefix and drafts as all ranks have them, "sees" of the live requests, each rank's metadata."""
+        random, ranks, width, batch = np.random.default_rng(seed), len(row["ranks"]), row["width"], row["batch"]
+        heads = HEADS * ranks
+        kernel = context.kernel(f"mla:h={heads},t={width},page=1,target=sm_90,limits=sm_120", dw.Bounds(batch=8, kv_len=128))
+        q, tokens = aligned_bf16(random, batch * width, heads, QK), [random_bf16(random, len(slots), QK) for slots in row["slots"]]
+        outs, lses = [], []
+        for rank, part in enumerate(row["ranks"]):
+            pool = aligned(QK * 2 * (1 + max(max(slots) for slots in row["slots"]) // ranks)).view(np.uint16).reshape(-1, 1, QK)
+            pool[...] = 0x7fc0
+            for slots, kv in zip(map(np.array, row["slots"]), tokens):
+                pool[slots[slots % ranks == rank] // ranks, 0] = kv[slots % ranks == rank]
+            out = aligned(batch * width * heads * V * 2).view(np.uint16).reshape(-1, heads, V)
+            lse = np.full(out.shape[:2], np.nan, np.float32)
+            indices = np.array(part["kv_indices"] or [0], np.int64)
+            mask = np.array([int(c) for c in part["draft_mask"]], np.uint8).reshape(batch, width, width)
+            sglang.bind_target_verify(
+                kernel, q=bf16(q), kv_buffer=bf16(pool), out=bf16(out), lse=Device(lse), kv_indptr=Device(np.array(part["kv_indptr"], np.int32)),
+                kv_indices=Device(indices), seq_lens=Device(np.array(part["seq_lens"], np.int32)),
+                out_cache_loc=Device(np.array(part["out_cache_loc"])), draft_mask=Device(mask), num_draft_tokens=width, softmax_scale=SCALE,
+                workspace=Device(aligned(kernel.workspace_size))).launch()
+            outs.append(from_bf16(out))
+            lses.append(lse.astype(np.float64))
+        live = slice(0, row["live"] * width)
+        outs, lses = np.stack(outs)[:, live], np.stack(lses)[:, live]
+        most = lses.max(0)
+        weights = np.exp2(lses - most)
+        merged, total = (outs * weights[..., None]).sum(0) / weights.sum(0)[..., None], most + np.log2(weights.sum(0))
+        sees_drafts = np.array([int(c) for c in row["sees"]], bool).reshape(-1, width, width)
+        for b in range(row["live"]):
+            keys, prefix = from_bf16(tokens[b]), len(tokens[b]) - width
+            for i in range(width):
+                right, lse = exact(from_bf16(q[b * width + i]), keys, V, SCALE, [*[True] * prefix, *sees_drafts[b, i]])
+                self.assertLessEqual(row_errors(merged[b * width + i], right).max(), ROW_BOUND, (b, i))
+                np.testing.assert_allclose(total[b * width + i], lse / np.log(2), atol=1e-4)
+        return outs, lses
+
+    def test_recorded(self):
+        open_gpu()
+        (name,) = glob.glob(os.path.join(os.path.dirname(__file__), "data", "sglang-*.json"))
+        with open(name, encoding="utf-8") as file:
+            rows = json.load(file)["ranks"]
+        self.assertGreater(len(rows), 5)
+        with dw.Context() as context:
+            for seed, row in enumerate(rows):
+                with self.subTest(row["name"], ranks=len(row["ranks"])):
+                    self.check_step(context, row, seed)
+
+    def test_made_here(self):
+        """Four ranks and prefixes of 0 to 33: a rank may own no draft, no token of a prefix, or nothing at all, which counts for nothing.
+        owned_drafts makes what SGLang's pool stores."""
+        open_gpu()
+        random, ranks, width, prefixes = np.random.default_rng(5), 4, 3, (0, 1, 2, 7, 33)
+        sees = np.tri(width, dtype=bool) & (random.integers(0, 2, (len(prefixes), width, width)).astype(bool) | np.eye(width, dtype=bool))
+        sees[..., 0] = True  # all see the root
+        turns = random.permutation(np.arange(1, 60))
+        slots = [turns[12 * b:12 * b + 12].repeat(ranks)[:n + width] * ranks + np.arange(n + width) % ranks for b, n in enumerate(prefixes)]
+        drafts, parts = np.concatenate([row[-width:] for row in slots]), []
+        for rank in range(ranks):
+            mine = [row[:-width][row[:-width] % ranks == rank] // ranks for row in slots]
+            rows, mask = sglang.owned_drafts(drafts, sees, rank, ranks)
+            parts.append({"kv_indptr": [0, *np.cumsum([len(row) for row in mine])], "kv_indices": np.concatenate(mine).tolist(),
+                          "seq_lens": [len(row) for row in mine], "out_cache_loc": rows, "draft_mask": "".join(map(str, mask.astype(int).flat))})
+        row = {"width": width, "batch": len(prefixes), "live": len(prefixes), "slots": [row.tolist() for row in slots],
+               "sees": "".join(map(str, sees.astype(int).flat)), "ranks": parts}
+        with dw.Context() as context:
+            outs, lses = self.check_step(context, row, 5)
+            empty = lses == -np.inf
+            self.assertTrue(empty[3, :width].all())  # the fourth rank has none of a request of three tokens
+            self.assertEqual(np.abs(outs[empty]).max(), 0)
+            parts[0]["draft_mask"] = "1" * len(parts[0]["draft_mask"])  # a rank that counts what others own
+            with self.assertRaises(AssertionError):
+                self.check_step(context, row, 5)
+
+
 class TargetVerify(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -178,7 +256,7 @@ class TargetVerify(unittest.TestCase):
         step = Step(2, 2)
         wrong = {"seq_lens": Device(step.lengths), "num_draft_tokens": 5, "kv_indptr": Device(step.kv_indptr[:1]),
                  "mask_indptr": None, "out_cache_loc": Device(step.out_cache_loc.astype(np.int32)), "q": bf16(step.q[:, 1:]),
-                 "kv_buffer": bf16(step.kv[:, :, :500]), "logit_cap": 30.0}
+                 "kv_buffer": bf16(step.kv[:, :, :500]), "logit_cap": 30.0, "draft_mask": Device(np.ones((2, WIDTH, WIDTH), bool))}
         fields = {"kv_buffer": "kv", "out_cache_loc": "draft_slots", "logit_cap": "soft_cap"}
         for name, value in wrong.items():
             with self.subTest(name), self.assertRaises(dw.BadArgument) as caught:

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import DraftwoodError
-from .common import VerifyMode, warn_once
+from ..errors import DraftwoodError, bad_argument
+from .common import SWITCH, VerifyMode, warn_once
 
 NAME = "draftwood"
 
@@ -26,9 +26,23 @@ def _draft_by_triton(factory: Any, name: str, backends: dict[str, Any], *rest: A
     return (factory, name, {**backends, NAME: backends["triton"]} if "triton" in backends else backends, *rest), more
 
 
+def _is_rank_of_several() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    return bool(get_parallel().attn_dcp_size > 1)
+
+
+def _merge_ranks() -> None:
+    """Models merge the ranks around backends that are in this list; their log-sum-exp is taken for base 2."""
+    from sglang.srt.models.deepseek_common.utils import FORWARD_ABSORB_CORE_ATTENTION_BACKENDS as backends
+
+    if NAME not in backends:
+        backends.append(NAME)
+
+
 def create_backend(runner: Any) -> Any:
     """SGLang's Triton backend, with TARGET_VERIFY and decode by draftwood where that can be. Raises BadArgument for a value of
-    $DRAFTWOOD_VERIFY that there is not."""
+    $DRAFTWOOD_VERIFY that there is not, or for shadow under decode context parallelism."""
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     mode = VerifyMode.of_environment()
@@ -37,6 +51,10 @@ def create_backend(runner: Any) -> Any:
     from .sglang_backend import DraftwoodAttnBackend
 
     reason = DraftwoodAttnBackend.why_not(runner)
+    if reason is None and _is_rank_of_several():
+        if mode == VerifyMode.SHADOW:
+            raise bad_argument(SWITCH, mode.value, "on, off: under decode context parallelism SGLang has no other kernel to compare with")
+        _merge_ranks()
     if reason is None:
         try:
             return DraftwoodAttnBackend(runner, mode)
