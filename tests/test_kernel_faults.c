@@ -433,15 +433,15 @@ static const char *const finds[DW__COUNT(trials)] = {
          "sink_in_base_2 sink_does_not_shrink_the_output",
   [12] = "window_of_another_row sink_of_the_dead",
   [14] = "drafts_elsewhere_counted",
-  [20] = "record_factor_not_finite",
-  [22] = "gqa_tokens_past_the_end gqa_values_with_strides_of_keys",
-  [23] = "gqa_values_not_cleaned",
-  [24] = "gqa_window_off_by_one",
-  [25] = "gqa_window_shows_all_drafts",
-  [27] = "gqa_e4m3_bits_in_another_order gqa_e4m3_bias_of_bits gqa_e4m3_chunks_of_two_tokens_in_one_place "
+  [24] = "record_factor_not_finite",
+  [26] = "gqa_tokens_past_the_end gqa_values_with_strides_of_keys",
+  [27] = "gqa_values_not_cleaned",
+  [28] = "gqa_window_off_by_one",
+  [29] = "gqa_window_shows_all_drafts",
+  [31] = "gqa_e4m3_bits_in_another_order gqa_e4m3_bias_of_bits gqa_e4m3_chunks_of_two_tokens_in_one_place "
          "gqa_e4m3_copies_past_the_slot",
-  [29] = "warp_masks_in_one_place warp_values_not_cleaned",
-  [30] = "warp_mask_of_the_other_row",
+  [33] = "warp_masks_in_one_place warp_values_not_cleaned",
+  [34] = "warp_mask_of_the_other_row",
 };
 
 // The trial to begin with; -1: none in particular.
