@@ -151,8 +151,8 @@ static dw_status compare(const bench *b, const problem *p, contender *c, dw__gpu
   dw_args args = dw__gpu_problem_args(data, set);
   dw_status status = dw__gpu_judge_solve(b->judge, &p->shape, &args, dw__gpu_problem_most_tokens(data), error);
   if (!status)
-    status =
-      dw__gpu_judge_compare(b->judge, &p->shape, &args, dw__gpu_problem_rows(data), c->variant.e4m3_mma, &comparison, error);
+    status = dw__gpu_judge_compare(b->judge, &p->shape, &args, dw__gpu_problem_rows(data), dw__has_wide_bound(&c->variant),
+                                   &comparison, error);
   if (!status && comparison.total_relative > c->rel_err) c->rel_err = comparison.total_relative;
   return status;
 }

@@ -73,7 +73,7 @@ dw_status cli_check_gpu(const cli_gpu *board, const dw_variant *variant, const c
   dw_bounds bounds = cli_problem_bounds(shape, asked);
   dw_status status = dw_kernel_get(board->ctx, shape, variant, &bounds, &kernel, error);
   if (!status) status = launch(board->gpu, kernel, problem, error);
-  problem->wide_bound = variant->e4m3_mma;
+  problem->wide_bound = dw__has_wide_bound(variant);
   return status ? status : dw__problem_compare(problem, comparison, error);
 }
 

@@ -20,6 +20,7 @@ typedef struct prediction {
   double h200_us;                                           // measured
   double clocks, tensor_clocks, memory_clocks, carried_us;  // of a token; 0: nothing measured to carry over
   dw__plan_choice pick;                                     // the model's, with its time and the default's
+  double fp16_us, carried_fp16_us;                          // the pick with accumulate=fp16, where the board gains by it
 } prediction;
 
 static const char formula[] =
@@ -49,6 +50,7 @@ static const dw__bench_row *find_row(const dw__bench_rows *rows, const dw_shape 
 }
 
 static void carry_over(const dw__bench_row *row, const dw__machine *from, const dw__machine *to, prediction *p) {
+  const dw_variant fp16 = {.accumulate = DW_ACCUMULATE_FP16};
   const dw_shape *s = &row->shape;
   const double tokens = (double)row->batch * (row->prefix + s->width), bytes = (double)dw__kv_token_bytes(s);
   const double flop = 2.0 * s->width * s->heads * (s->head_dim_qk + s->head_dim_v);
@@ -57,6 +59,10 @@ static void carry_over(const dw__bench_row *row, const dw__machine *from, const 
   p->tensor_clocks = p->clocks - flop / from->mma_flop + flop / to->mma_flop;
   p->memory_clocks = bytes / (to->read_gbs * 1e3) * to->mhz * to->sm_count;
   p->carried_us = tokens * fmax(p->tensor_clocks, p->memory_clocks) / (to->sm_count * to->mhz);
+  if (p->fp16_us <= 0) return;
+  const double fp16_clocks =
+    p->clocks - flop / from->mma_flop + dw__product_clocks(to, s, &fp16) * s->width * s->heads / (8.0 * 16);
+  p->carried_fp16_us = tokens * fmax(fp16_clocks, p->memory_clocks) / (to->sm_count * to->mhz);
 }
 
 static dw_status predict(const dw_shape *given, const dw__machine *to, int batch, int prefix, const dw__bench_rows *rows,
@@ -70,6 +76,10 @@ static dw_status predict(const dw_shape *given, const dw__machine *to, int batch
   bounds.call = DW_CALL_TABLE;
   dw_status status = dw__choice_predict(&dw__model_fitted, to, &shape, &bounds, &p->pick, error);
   if (status) return status;
+  dw_variant fp16 = p->pick.variant;
+  fp16.accumulate = DW_ACCUMULATE_FP16;
+  if (to->mma_f16_flop > to->mma_flop && dw_variant_applicable(&shape, &fp16, NULL) == DW_OK)
+    p->fp16_us = dw__predict(&dw__model_fitted, to, &shape, &fp16, &bounds);
   const dw__bench_row *row = find_row(rows, &shape, batch, prefix);
   // Where latencies decide, clocks a token mean nothing.
   if (row && (double)batch * prefix >= 16.0 * LONG_TILES * dw__machines[0].sm_count) carry_over(row, &dw__machines[0], to, p);
@@ -86,6 +96,8 @@ static void print(const asking *want, const dw_shape *shape, const dw__machine *
                             p->pick.default_us, "pick_us", p->pick.us, "pick", pick);
     if (p->carried_us > 0) json_object_set_new(row, "carried_us", json_real(p->carried_us));
     if (p->h200_us > 0) json_object_set_new(row, "h200_us", json_real(p->h200_us));
+    if (p->fp16_us > 0) json_object_set_new(row, "fp16_us", json_real(p->fp16_us));
+    if (p->carried_fp16_us > 0) json_object_set_new(row, "carried_fp16_us", json_real(p->carried_fp16_us));
     cli_write_line(stdout, row);
     json_decref(row);
     return;
@@ -94,8 +106,11 @@ static void print(const asking *want, const dw_shape *shape, const dw__machine *
     snprintf(carried, sizeof carried, "%.2f (%s)", p->carried_us, p->memory_clocks > p->tensor_clocks ? "memory" : "products");
     snprintf(measured, sizeof measured, "%.2f", p->h200_us);
   }
-  printf("%-26s h=%-3d t=%-3d B=%-3d %-7d %10s %20s %10.2f %10.2f  %s\n", to->label, shape->heads, shape->width, batch, prefix,
+  printf("%-26s h=%-3d t=%-3d B=%-3d %-7d %10s %20s %10.2f %10.2f  %s", to->label, shape->heads, shape->width, batch, prefix,
          measured, carried, p->pick.default_us, p->pick.us, p->pick.ratio < 1 ? pick : "the default");
+  if (p->fp16_us > 0) printf("; %.2f with accumulate=fp16", p->fp16_us);
+  if (p->carried_fp16_us > 0) printf(", carried %.2f", p->carried_fp16_us);
+  printf("\n");
 }
 
 static bool is_asked(const dw__machine *machine, const char *board) {

@@ -201,8 +201,8 @@ static dw_status compare(server *s, contender *c, dw_error *error) {
   const dw_args args = dw__gpu_problem_args(s->data, 0);
   dw_status status = dw__gpu_sync(s->bench.gpu, error);
   if (!status)
-    status = dw__gpu_judge_compare(s->bench.judge, &s->problem.shape, &args, dw__gpu_problem_rows(s->data), c->variant.e4m3_mma,
-                                   &comparison, error);
+    status = dw__gpu_judge_compare(s->bench.judge, &s->problem.shape, &args, dw__gpu_problem_rows(s->data),
+                                   dw__has_wide_bound(&c->variant), &comparison, error);
   if (!status && comparison.total_relative > c->rel_err) c->rel_err = comparison.total_relative;
   return status;
 }

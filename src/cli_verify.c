@@ -97,7 +97,7 @@ dw_status cli_check_host(dw_ctx *ctx, const dw_shape *shape, const dw_variant *v
   dw_status status = dw__host_kernel_open(ctx, shape, variant, asked->sanitize, &kernel, error);
   if (status) return status;
   problem->args.report = report;
-  problem->wide_bound = variant->e4m3_mma;
+  problem->wide_bound = dw__has_wide_bound(variant);
   status = dw__host_kernel_run(kernel, &bounds, problem, (dw_host_order)asked->order, (uint64_t)asked->seed, error);
   problem->args.report = NULL;
   if (!status) status = dw_report_check(report, error);

@@ -24,6 +24,7 @@ dw_status dw__problem_solve(dw__problem *problem, int threads, dw_error *error) 
 
 // ---- bounds ---------------------------------------------------------------------------------------------------
 
+bool dw__has_wide_bound(const dw_variant *variant) { return variant->e4m3_mma || variant->accumulate == DW_ACCUMULATE_FP16; }
 double dw__least_bound(bool wide) { return wide ? 1.5e-2 : 3e-3; }
 
 static double norm(const double *values, size_t n) {

@@ -126,6 +126,10 @@ typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED, DW_WAR
 // number of rows (no qo_indptr), AUTO split; some 0.3 us less a call than ANY, which serves everything.
 typedef enum dw_call { DW_CALL_ANY, DW_CALL_TABLE } dw_call;
 typedef enum dw_combine { DW_COMBINE_NONE, DW_COMBINE_FEW, DW_COMBINE_MANY } dw_combine;
+// What the products on tensor cores add up in, for boards whose fp16 accumulators are twice as fast as fp32 ones (GeForce). Chains of 16 or 32
+// products add up in fp16, the chains in fp32. No product overflows. FP16_OUTPUT keeps the accuracy of FP32; with FP16 the error
+// of a score is some 2^-11 of what its terms add up to, offsets that all scores share included. Never chosen where it is not asked for.
+typedef enum dw_accumulate { DW_ACCUMULATE_FP32, DW_ACCUMULATE_FP16_OUTPUT, DW_ACCUMULATE_FP16 } dw_accumulate;
 
 // One member a line of draftwood_variant.def, where each is described.
 typedef struct dw_variant {

@@ -540,7 +540,7 @@ dw_status dw__gpu_trial_compare(trial *t, dw__comparison *comparison, dw_error *
   if (!status) status = check_report(t, error);
   if (!status)
     status = dw__gpu_judge_compare(t->judge, &t->check->shape, &t->args, dw__gpu_problem_rows(t->problem),
-                                   t->check->variant.e4m3_mma, comparison, error);
+                                   dw__has_wide_bound(&t->check->variant), comparison, error);
   if (!status) status = dw__gpu_problem_outside(t->problem, &outside, error);
   if (status || !outside) return status;
   comparison->outside_written = true;

@@ -10,14 +10,14 @@
 // Rates of the H200 were measured at leisure (4617 GB/s, 649 TFLOP/s by mma.sync). Of the others nothing was: bandwidths are 0.96 of the
 // data sheet's, as on the H200; GeForce boards accumulate in fp32 at half rate.
 const dw__machine dw__machines[] = {
-  {"H200", "H200", "NVIDIA H200", 90, 132, 60, 1980, 4617, 2483, false},
+  {"H200", "H200", "NVIDIA H200", 90, 132, 60, 1980, 4617, 2483, 2483, false},
   {"RTX PRO 6000 Blackwell Max-Q", "RTX PRO 6000 Max-Q", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 120, 188,
-   128, 2288, 1792 * 0.96, 1024, true},
+   128, 2288, 1792 * 0.96, 1024, 1024, true},
   {"RTX PRO 6000 Blackwell Server", "RTX PRO 6000 Server", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 120, 188, 128, 2494,
-   1597 * 0.96, 1024, true},
+   1597 * 0.96, 1024, 1024, true},
   {"RTX PRO 6000 Blackwell", "RTX PRO 6000 Workstation", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 128,
-   2617, 1792 * 0.96, 1024, true},
-  {"RTX 5090", "RTX 5090", "NVIDIA GeForce RTX 5090", 120, 170, 96, 2407, 1792 * 0.96, 512, true},
+   2617, 1792 * 0.96, 1024, 1024, true},
+  {"RTX 5090", "RTX 5090", "NVIDIA GeForce RTX 5090", 120, 170, 96, 2407, 1792 * 0.96, 512, 1024, true},
 };
 const size_t dw__machine_count = DW__COUNT(dw__machines);
 
@@ -30,6 +30,7 @@ dw__machine dw__machine_of(const dw__board *board) {
                        .mhz = 2000,
                        .read_gbs = 10.0 * board->sm_count,
                        .mma_flop = 1024,
+                       .mma_f16_flop = 1024,
                        .assumed = true};
   for (size_t i = 0; i < dw__machine_count; i++) {
     if (!strstr(board->name, dw__machines[i].name)) continue;
@@ -54,10 +55,23 @@ const dw__model dw__model_fitted = {
 // A call is a start, the main kernel's loop and the merge.
 //
 //   loop  = the greater of products and memory
-//   products = waves x tiles of a range x (tile_clk + row tiles x (row_tile_clk + mma_share x FLOP of a row tile / mma rate)) / clock
+//   products = waves x tiles of a range x (tile_clk + row tiles x (row_tile_clk + mma_share x dw__product_clocks)) / clock
 //   memory = the greater of  KV bytes / (read_share x bandwidth): row groups that share a range read it once (measured)
 //            and  KV bytes x row groups / (l2_bytes_clk x multiprocessors in use x clock)
 //   merge = few_us or many_us + bytes of partial results / merge_gbs + step_us x combine_splits + round_us x further rounds
+// Clocks of a tile of 8 rows and 16 tokens: products by what they accumulate in, and the additions of sums in fp16 to those in fp32 (a
+// sub-core has a quarter; a score's chain is two steps of 16 dimensions, the output's one of 16 tokens).
+double dw__product_clocks(const dw__machine *b, const dw_shape *shape, const dw_variant *variant) {
+  const double score = 16.0 * 8 * 2 * shape->head_dim_qk, output = 16.0 * 8 * 2 * shape->head_dim_v;
+  const double add = b->cc >= 100 ? 4 : 8;  // instructions of a product's four values
+  double clocks = 0;
+  if (variant->accumulate == DW_ACCUMULATE_FP16) clocks += score / b->mma_f16_flop + add * ceil(shape->head_dim_qk / 128.0);
+  else clocks += score / b->mma_flop;
+  if (variant->accumulate) clocks += output / b->mma_f16_flop + add * shape->head_dim_v / 64.0;
+  else clocks += output / b->mma_flop;
+  return clocks;
+}
+
 double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *shape, const dw_variant *variant,
                    const dw_bounds *given) {
   dw__plan plan;
@@ -72,12 +86,13 @@ double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *sha
   const double ctas_a_tile =
     variant->family == DW_DIMSPLIT ? 2 : 1;  // that share a row tile's products, half of the dimensions each
   const double row_tiles = fmin(variant->n_tiles, ceil(rows / 8)) / ctas_a_tile;
-  const double row_tile_flop = 16.0 * 8 * 2 * (shape->head_dim_qk + shape->head_dim_v);
   const double wide = variant->n_tiles > 2 && !variant->setmaxnreg ? m->wide_factor : 1;
   // Kernels without matrix instructions: 256 FLOP a clock, a quarter of that in sight of memory.
   const bool plain = variant->family == DW_REFERENCE || variant->family == DW_SPLIT;
-  const double clk = plain ? 4 * rows / fmax(1, plan.groups) / 8 * row_tile_flop / 256
-                           : (m->tile_clk + row_tiles * (m->row_tile_clk + m->mma_share * row_tile_flop / b->mma_flop)) * wide;
+  const double plain_clk = 16.0 * 8 * 2 * (shape->head_dim_qk + shape->head_dim_v) / 256;  // of a row tile
+  const double mma_clk = dw__product_clocks(b, shape, variant);
+  const double clk = plain ? 4 * rows / fmax(1, plan.groups) / 8 * plain_clk
+                           : (m->tile_clk + row_tiles * (m->row_tile_clk + m->mma_share * mma_clk)) * wide;
   const double products = waves * each * clk / b->mhz;
   const double bytes = (double)bounds.batch * bounds.kv_len * (double)dw__kv_token_bytes(shape), groups = plan.groups;
   const double from_memory = bytes / (m->read_share * b->read_gbs) * 1e-3;

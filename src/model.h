@@ -6,12 +6,13 @@
 #include "core.h"
 #include "tune.h"
 
-// A board's facts. mma: FLOP a clock and multiprocessor of the 16-bit instruction with fp32 accumulation, as sustained.
+// A board's facts. mma: FLOP a clock and multiprocessor of the 16-bit instruction with fp32 accumulation, as sustained; mma_f16: with fp16
+// accumulation.
 typedef struct dw__machine {
   const char *name, *label;  // a part of what the driver calls it; for people
   const char *device;        // all of what the driver calls it
   int cc, sm_count, l2_mb;
-  double mhz, read_gbs, mma_flop;
+  double mhz, read_gbs, mma_flop, mma_f16_flop;
   bool assumed;  // from data sheets, not measured
 } dw__machine;
 extern const dw__machine dw__machines[];
@@ -45,6 +46,7 @@ extern const dw__model dw__model_first, dw__model_fitted;
 // Microseconds; 0 where the variant cannot serve. bounds->sm_count is the machine's where 0.
 double dw__predict(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_variant *variant,
                    const dw_bounds *bounds);
+double dw__product_clocks(const dw__machine *machine, const dw_shape *shape, const dw_variant *variant);
 // By the fitted model.
 double dw__predict_on(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__board *board);
 

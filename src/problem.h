@@ -56,7 +56,7 @@ typedef struct dw__problem {
   size_t v_bytes;   // 0 where V lies in K's pool
   double *out64;    // [total_q, heads, v]
   double *lse64;    // [total_q, heads], in the base asked for; -inf where nothing is visible
-  bool wide_bound;  // set before the first comparison: for a variant with e4m3_mma, whose class has wider bounds
+  bool wide_bound;  // set before the first comparison: dw__has_wide_bound of the variant
   void *memory;     // owner of everything above
 } dw__problem;
 
@@ -87,6 +87,8 @@ typedef struct dw__comparison {
 dw_status dw__problem_compare(dw__problem *problem, dw__comparison *comparison, dw_error *error);
 // The relative error that every row may have: 3e-3, or wide 1.5e-2. And how far a log-sum-exp may be off.
 double dw__least_bound(bool wide);
+// Does its numerics class have wider bounds than the usual ones?
+bool dw__has_wide_bound(const dw_variant *variant);
 double dw__lse_bound(double exact, bool wide);
 
 // ---- K and V of GQA (src/planes.c) ----------------------------------------------------------------------------

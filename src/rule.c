@@ -47,7 +47,9 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const size_t ring = half_slots * 16 * token, scales = record ? half_slots * 16 * 16 : 0;
   const size_t scores = score_buffers * halves * 4 * rows * 64, weights = weight_buffers * halves * rows * 32;
   const size_t rescale = weight_buffers * (rows * 4 + 16), poison = 16 + 16;
-  const size_t final = 2 * rows * 4 + (bytes && (shape->q == DW_BF16 || variant->e4m3_mma) ? rows * 16 : 0);
+  const size_t final =
+    2 * rows * 4 +
+    (bytes && (shape->q == DW_BF16 || variant->e4m3_mma || variant->accumulate == DW_ACCUMULATE_FP16) ? rows * 16 : 0);
   const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
   return (ring + scores + weights + rescale + poison + final + scales + barriers + 15) / 16 * 16;
 }
@@ -129,6 +131,23 @@ static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
 
 enum { E4M3_BITS_TILES = 4 };  // where no instruction converts e4m3
 
+static const char *accumulate_name(const dw_variant *v) { return v->accumulate == DW_ACCUMULATE_FP16 ? "fp16" : "fp16_output"; }
+
+static dw_status accumulate_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
+  if (!v->accumulate) return DW_OK;
+  const char *found = accumulate_name(v);
+  if (s->kv != DW_E4M3)
+    return dw__fail(e, DW_NOT_APPLICABLE, "accumulate", found, "fp32, or kv=e4m3",
+                    "products of other KV may be more than fp16 holds, and a record's scales come between them");
+  if (v->e4m3_mma)
+    return dw__fail(e, DW_NOT_APPLICABLE, "accumulate", found, "fp32 with e4m3_mma=1", "products in e4m3 add up in fp32");
+  if (!v->wide_tile) return no(e, "wide_tile", 0, "1 with accumulate", "the compiler spills what the other needs");
+  if (!v->setmaxnreg) return no(e, "setmaxnreg", 0, "1 with accumulate", "the compiler spills without");
+  if (v->n_tiles < 3)
+    return no(e, "n_tiles", v->n_tiles, "3 to 5 with accumulate", "fewer rows wait for memory, not for products");
+  return DW_OK;
+}
+
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
   if (spills_for_tables(s, v) && v->call == DW_CALL_TABLE)
@@ -137,6 +156,8 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (v->wide_tile && dw__dtype_size(s->kv) > 1) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (v->e4m3_mma && s->target < 89) return no(e, "e4m3_mma", 1, "0 before sm_89", "nothing older multiplies e4m3");
   if (v->e4m3_mma && s->kv != DW_E4M3) return no(e, "e4m3_mma", 1, "0", "a record's scales come between its products");
+  const dw_status status = accumulate_applicable(s, v, e);
+  if (status) return status;
   if (s->target < 90 && !v->cp_async)
     return no(e, "cp_async", 0, "1 before sm_90", "bulk copies and what waits for them came with sm_90");
   if (v->cp_async && v->setmaxnreg) return no(e, "setmaxnreg", 1, "0 with cp_async=1", "registers move from sm_90 on");
@@ -249,6 +270,8 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
               : v->e4m3_mma ? "e4m3_mma"
                             : "cp_async",
               1, "0", "only rowsplit has this parameter");
+  if (v->family != DW_ROWSPLIT && v->accumulate)
+    return dw__fail(e, DW_NOT_APPLICABLE, "accumulate", accumulate_name(v), "fp32", "only rowsplit has this parameter");
   if (v->family == DW_ROWSPLIT) return rowsplit_applicable(s, v, e);
   if (v->family == DW_DIMSPLIT) return dimsplit_applicable(s, v, e);
   if (dw__is_for_gqa(v->family)) return gqa_applicable(s, v, e);

@@ -62,7 +62,11 @@ void dw__numerics_class(const dw_shape *shape, const dw_variant *variant, int sp
   char all[DW_TEXT_MAX];
   (void)shape;
   dw_variant_print(variant, all, sizeof all);  // "family=NAME,..."
-  const char *family = strchr(all, '=') + 1, *products = variant->e4m3_mma ? "+e4m3_mma" : "";
+  const char *family = strchr(all, '=') + 1;
+  const char *products = variant->e4m3_mma                                  ? "+e4m3_mma"
+                         : variant->accumulate == DW_ACCUMULATE_FP16_OUTPUT ? "+fp16_output"
+                         : variant->accumulate == DW_ACCUMULATE_FP16        ? "+fp16"
+                                                                            : "";
   const int size = (int)strcspn(family, ",");
   if (!split_tokens) snprintf(text, 64, "%.*s%s/auto", size < 16 ? size : 16, family, products);
   else

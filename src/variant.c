@@ -13,6 +13,8 @@ static const dw__name family_names[] = {{"reference", DW_REFERENCE},
 static const dw__name combine_names[] = {
   {"none", DW_COMBINE_NONE}, {"few", DW_COMBINE_FEW}, {"many", DW_COMBINE_MANY}, {NULL, 0}};
 static const dw__name call_names[] = {{"any", DW_CALL_ANY}, {"table", DW_CALL_TABLE}, {NULL, 0}};
+static const dw__name accumulate_names[] = {
+  {"fp32", DW_ACCUMULATE_FP32}, {"fp16_output", DW_ACCUMULATE_FP16_OUTPUT}, {"fp16", DW_ACCUMULATE_FP16}, {NULL, 0}};
 #define int_names NULL
 #define feature_names NULL
 
@@ -23,9 +25,15 @@ static const dw__field variant_fields[] = {
 #undef DW_PARAM
 };
 
-// Features are left out where they are not asked for.
-static const char *const kinds[] = {
-#define DW_PARAM(name, kind, least, most, normal, help) #kind,
+// What is left out of the text where it is 0.
+#define optional_family 0
+#define optional_combine 0
+#define optional_call 0
+#define optional_int 0
+#define optional_feature 1
+#define optional_accumulate 1
+static const bool is_optional[] = {
+#define DW_PARAM(name, kind, least, most, normal, help) optional_##kind,
 #include "draftwood_variant.def"
 #undef DW_PARAM
 };
@@ -57,7 +65,7 @@ size_t dw_variant_print(const dw_variant *variant, char *text, size_t n) {
     return 0;
   }
   for (size_t i = 0; i < fields.count; i++) {
-    if (!strcmp(kinds[i], "feature") && !dw__field_get(&variant_fields[i], variant)) continue;
+    if (is_optional[i] && !dw__field_get(&variant_fields[i], variant)) continue;
     if (i) dw__text_printf(&out, ",");
     dw__field_print(&variant_fields[i], variant, &out);
   }

@@ -41,10 +41,10 @@ DEV void key_step(u32 (&a)[4], u32 low, u32 high) {
   widen_e4m3x4(high, a[1], a[3]);
 }
 // V: by ldmatrix.trans a register has two dimensions of two tokens. Of 16 dimensions row g of an mma is number 2 g, row g + 8 number
-// 2 g + 1.
-DEV void value_step(u32 (&a)[4], u32 low, u32 high) {
-  widen_e4m3x4(permute_bytes(low, 0, 0x3120), a[0], a[1]);
-  widen_e4m3x4(permute_bytes(high, 0, 0x3120), a[2], a[3]);
+// 2 g + 1. `after`: what has to be known before; no byte of it is used.
+DEV void value_step(u32 (&a)[4], u32 low, u32 high, u32 after = 0) {
+  widen_e4m3x4(permute_bytes(low, after, 0x3120), a[0], a[1]);
+  widen_e4m3x4(permute_bytes(high, after, 0x3120), a[2], a[3]);
 }
 // Output in that order: dimensions 2 g and the next of two rows, to where the first row has them.
 DEV void store_pairs(smem_addr at, int stride, const float (&o)[4], const f32x2 &scale) {
@@ -54,7 +54,7 @@ DEV void store_pairs(smem_addr at, int stride, const float (&o)[4], const f32x2 
 
 // bf16 q may not fit fp16: each row is multiplied by the power of 2 that takes its greatest element to 2^14 .. 2^15, which is a matter of
 // exponents alone (what is below 2^-29 of that is lost). Who has the scores divides by it.
-constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA);  // q becomes fp16 or e4m3
+constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA || F16_SCORES);  // q becomes fp16 or e4m3
 // Greatest magnitudes x 2 of the halves so far: another expression than narrow_query's, or the compiler would hold all of them in registers.
 DEV u32 more_magnitude(u32 most, u32 w) { return max_u16x2(most, w << 1 & 0xfffefffe); }
 DEV u32 whole_magnitude(u32 most) { return (most >> 16 > (most & 0xffff) ? most >> 16 : most & 0xffff) >> 1; }
@@ -67,6 +67,17 @@ DEV u32 narrow_query(u32 w, u32 base) {  // base: in both halves, x 128
   return (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
 }
 DEV float narrow_unit(u32 most) { return bits_to_float((query_base(most) + 15) << 23); }  // what 1 stands for
+// Where scores add up in fp16 a row's greatest element goes to 2 .. 4: 32 products with e4m3, at most 448 each, then stay below 57,344. What
+// is below 2^-15 of the greatest loses bits. bf16 comes from narrow_query. Both factors are a power of 2, in both halves.
+constexpr u32 NARROW_TO_CHAIN = 0x08000800;  // 2^-13
+DEV u32 chain_exponent(u32 most) {  // q in fp16: biased; inf and NaN stay so
+  const u32 exponent = most >> 10;
+  return exponent < 1 ? 1 : exponent > 30 ? 30 : exponent;
+}
+DEV u32 chain_factor(u32 most) { return (31 - chain_exponent(most)) * 0x04000400; }
+DEV float chain_unit(u32 most) {  // what 1 stands for
+  return Q_F16 ? bits_to_float((chain_exponent(most) + 111) << 23) : narrow_unit(most) * 0x1p13f;
+}
 
 // Of B fragments, whose row a quad has: made fp16 where they stand, and what 1 stands for.
 template <int STEPS>
@@ -83,8 +94,9 @@ DEV float narrow_rows(u32 (&q)[STEPS][2]) {
 }
 
 // Weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With products in e4m3 they are 2^8
-// times as large and, as q, the sum of two parts; with records 2^14 times.
-constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : KV_RECORD ? 14.f : KV_E4M3 ? 15.f : 0.f;
+// times as large and, as q, the sum of two parts; with records 2^14 times. Where 16 tokens add up in fp16, 2^3 times: their products with 448
+// stay below 57,344.
+constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : F16_OUTPUT ? 3.f : KV_RECORD ? 14.f : KV_E4M3 ? 15.f : 0.f;
 
 DEV u32 finite_bytes(u32 w) {
 #pragma unroll

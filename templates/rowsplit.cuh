@@ -24,8 +24,8 @@ constexpr int FIRST_LOADER_WARP = WIDE_OUTPUT ? FIRST_OUTPUT_WARP : FIRST_SOFTMA
 constexpr int THREADS = 512;
 constexpr int OUTPUT_THREADS = OUTPUT_WARPS * 32;
 // With setmaxnreg, a thread: 512 in all at most.
-constexpr int SCORE_REGISTERS = KV_RECORD ? 168 : 160, OUTPUT_REGISTERS = KV_E4M3 ? 216 : 224;
-constexpr int SOFTMAX_REGISTERS = KV_E4M3 ? 88 : 72, LOADER_REGISTERS = KV_RECORD ? 40 : 48;
+constexpr int SCORE_REGISTERS = KV_RECORD || F16_OUTPUT ? 168 : 160, OUTPUT_REGISTERS = KV_E4M3 ? 216 : 224;
+constexpr int SOFTMAX_REGISTERS = KV_E4M3 ? 88 : 72, LOADER_REGISTERS = KV_RECORD || F16_OUTPUT ? 40 : 48;
 
 constexpr int HALVES = TILE / 16;                    // of a tile, 16 tokens each: what an mma takes
 constexpr int SLOT_TOKENS = KV_RECORD ? TILE : 16;   // of the ring: a record's scales are kept by tiles
@@ -135,6 +135,14 @@ DEV void load_slot(const dw_params &p, const Cta &c, const Loader &l, int n, Tur
               rope ? RECORD_BYTES - LATENT_BYTES : kv_apart(p) ? LATENT_BYTES : RECORD_BYTES, full);
   ring.next();
 }
+// What a chain of products has added up in fp16, to the sums.
+template <int NT>
+DEV void add_chains(float (&sums)[NT][4], const u32 (&chain)[NT][2]) {
+#pragma unroll
+  for (int t = 0; t < NT; t++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) add_f16x2(sums[t][2 * i], sums[t][2 * i + 1], chain[t][i]);
+}
 // ---- score: S^T = K Q^T ---------------------------------------------------------------------------------------
 // A score warp has a quarter of the QK dimensions: K_STEPS mma steps of 16, all query rows, all 16 tokens.
 DEV u32 greatest(const u32x4 &v) {
@@ -181,7 +189,7 @@ DEV u32 query_exponent(u32 most) {  // biased; 255: not finite
 }
 // What 1 in fp16 or e4m3 stands for. (e4m3 has no infinity: such a row is NaN.)
 DEV float query_unit(u32 most) {
-  if (!E4M3_MMA) return narrow_unit(most);
+  if (!E4M3_MMA) return F16_SCORES ? chain_unit(most) : narrow_unit(most);
   return bits_to_float(query_exponent(most) == 255 ? 0x7fc00000u : query_exponent(most) - 7 << 23);
 }
 // Four elements in two words -> their first and second parts.
@@ -219,7 +227,8 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
 #pragma unroll
     for (int i = 0; i < 2 * K_STEPS; i++) {
       u32 &w = q.b[i / 2][t][i % 2];
-      if (KV_RECORD && i / 2 == K_STEPS - 1) w = mul_bf16x2(w, 0x77807780 - base);  // 1 / query_unit
+      if (F16_SCORES) w = Q_F16 ? mul_f16x2(w, chain_factor(m)) : mul_f16x2(narrow_query(w, base), NARROW_TO_CHAIN);
+      else if (KV_RECORD && i / 2 == K_STEPS - 1) w = mul_bf16x2(w, 0x77807780 - base);  // 1 / query_unit
       else w = narrow_query(w, base);
     }
   }
@@ -238,7 +247,7 @@ DEV void query_fragments(const Cta &c, Query<NT> &q) {
   if (!KV_E4M3) query_transpose(q);
 }
 
-constexpr int E4M3_AHEAD = 2;  // for AHEAD: each fragment has twice as many elements
+constexpr int E4M3_AHEAD = F16_OUTPUT ? 1 : 2;  // for AHEAD: each fragment has twice as many elements
 
 // Row-major [token][dim] tile read as A: lane's ldmatrix row = token lane % 16, 16 bytes from 16 (lane / 16).
 DEV smem_addr key_fragment(const Cta &c, int slot) {
@@ -278,8 +287,10 @@ DEV void score_16(smem_addr keys, const Query<NT> &q, float (&s)[NT][4]) {
 // An ldmatrix.x4 has two steps of 16 tokens, or, with products in e4m3, one of twice as many dimensions, which meets both parts of q. The
 // halves of a tile take turns, unless the rows are enough for products that do not wait for one another: then the second half may come
 // later. Where the steps are odd, the last one is alone.
+// F16_SCORES: both steps of a pair add up in fp16.
 template <int NT>
 DEV void score_pair(const u32 (&r)[4], const Query<NT> &q, int k, float (&s)[NT][4]) {
+  u32 chain[NT][2] = {};
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     u32 a[4];
@@ -288,12 +299,15 @@ DEV void score_pair(const u32 (&r)[4], const Query<NT> &q, int k, float (&s)[NT]
     for (int t = 0; t < NT; t++) {
       const u32 part[2] = {q.b[k][t][i], q.b[k + 1][t][i]};
       if (E4M3_MMA) mma_m16n8k32_e4m3(s[t], r, part);
+      else if (F16_SCORES) mma_m16n8k16_f16_f16(chain[t], a, q.b[k + i][t]);
       else mma_mul(s[t], a, q.b[k + i][t]);
     }
   }
+  if (F16_SCORES) add_chains<NT>(s, chain);
 }
 template <int NT>
 DEV void score_last(const u32 (&r)[2], const Query<NT> &q, float (&s)[NT][4]) {
+  u32 chain[NT][2] = {};
   u32 a[4];
   if (!E4M3_MMA) key_step(a, r[0], r[1]);
 #pragma unroll
@@ -302,8 +316,10 @@ DEV void score_last(const u32 (&r)[2], const Query<NT> &q, float (&s)[NT][4]) {
     for (int t = 0; t < NT; t++) {
       const u32 part[1] = {q.b[K_STEPS - 1][t][i]};
       if (E4M3_MMA) mma_m16n8k16_e4m3(s[t], r, part);
+      else if (F16_SCORES) mma_m16n8k16_f16_f16(chain[t], a, q.b[K_STEPS - 1][t]);
       else mma_mul(s[t], a, q.b[K_STEPS - 1][t]);
     }
+  if (F16_SCORES) add_chains<NT>(s, chain);
 }
 template <int NT>
 DEV void score_e4m3(const Cta &c, Turn<SLOTS> ring, const Query<NT> &q, float (&s)[HALVES][NT][4]) {
@@ -612,6 +628,16 @@ DEV void output_tile(const Cta &c, bool first, Turn<SLOTS> ring, const Turn<WEIG
 #pragma unroll
     for (int m = 0; m < 2; m++) {
       u32 v[4];
+      if (F16_OUTPUT) {
+        // Products wait for the sums of the last but one: else the compiler starts so many ahead that it spills.
+        const int at = i % EACH * 2 + m, before = (at + V_TILES - 2) % V_TILES;
+        value_step(v, r[2 * m], r[2 * m + 1], float_to_bits(out.o[before][NT - 1][3]));
+        u32 chain[NT][2] = {};
+#pragma unroll
+        for (int t = 0; t < NT; t++) mma_m16n8k16_f16_f16(chain[t], v, b[i / EACH][t]);
+        add_chains<NT>(out.o[at], chain);
+        continue;
+      }
       value_step(v, r[2 * m], r[2 * m + 1]);
 #pragma unroll
       for (int t = 0; t < NT; t++) mma_mul(out.o[i % EACH * 2 + m][t], v, b[i / EACH][t]);

@@ -29,6 +29,7 @@
 // A template has to declare every parameter that it is handed: the shape's, and the variant's as its list has them.
 #define DECLARE_int "param.int"
 #define DECLARE_feature "param.int"
+#define DECLARE_accumulate "param.string"
 #define DECLARE_family "param.string"
 #define DECLARE_combine "param.string"
 #define DECLARE_call "param.string"

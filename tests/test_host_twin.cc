@@ -382,6 +382,35 @@ template <bool bf16> void mma_kernel(const void *) {
   }
 }
 
+// The sum goes through fp16 after eight products and after sixteen.
+static void mma_f16_f16_kernel(const void *) {
+  auto A = [&](u32 i, u32 k) { return f16_to_float((u16)pack_f16x2(value(i * 16 + k), 0)); };
+  auto B = [&](u32 k, u32 j) { return f16_to_float((u16)pack_f16x2(value(1000 + k * 8 + j), 0)); };
+  u32 l = lane_id(), g = l / 4, c = l % 4 * 2;
+  u32 a[4], b[2], d[2] = {pack_f16x2(1, 2), pack_f16x2(3, 4)};
+  for (u32 i = 0; i < 4; ++i) a[i] = pack_f16x2(A(g + i % 2 * 8, c + i / 2 * 8), A(g + i % 2 * 8, c + i / 2 * 8 + 1));
+  for (u32 i = 0; i < 2; ++i) b[i] = pack_f16x2(B(c + i * 8, g), B(c + i * 8 + 1, g));
+  mma_m16n8k16_f16_f16(d, a, b);
+  float sums[4] = {0.5f, 0.5f, 0.5f, 0.5f};
+  add_f16x2(sums[0], sums[1], d[0]);
+  add_f16x2(sums[2], sums[3], d[1]);
+  for (u32 e = 0; e < 4; ++e) {
+    float want = e + 1;
+    for (u32 k = 0; k < 16; ++k) {
+      want += A(g + e / 2 * 8, k) * B(k, c + e % 2);
+      if (k % 8 == 7) want = f16_to_float((u16)pack_f16x2(want, 0));
+    }
+    CHECK_EQ(sums[e], want + 0.5f);
+  }
+}
+static void mma_f16_f16_overflow(const void *) {
+  u32 a[4], b[2] = {0x40003c00, 0x3c00bc00}, d[2] = {0x7bff7bff, 0x04000001};  // 65,504 twice; the least subnormal and 2^-14
+  for (u32 i = 0; i < 4; ++i) a[i] = lane_id() < 4 && i % 2 == 0 ? 0x7bff7bff : 0x00010001;  // row 0 is large
+  mma_m16n8k16_f16_f16(d, a, b);
+  CHECK_EQ(d[0], lane_id() < 4 ? 0x7c007c00u : 0x7bff7bffu);
+  CHECK_EQ(d[1], 0x040c000du);
+}
+
 template <u32 K> void mma_e4m3_kernel(const void *) {
   auto code = [](u32 i) { return (u32)(i * 2654435761u >> 13 & 0xff) % 0x7f | (i & 1) << 7; };  // no NaN
   auto wide = [](u32 x) {
@@ -419,6 +448,10 @@ TEST(mma_e4m3_against_double) {
 }
 TEST(mma_bf16_against_double) { PASS(launch_of(mma_kernel<true>, nullptr, 64, 0), __LINE__); }
 TEST(mma_f16_against_double) { PASS(launch_of(mma_kernel<false>, nullptr, 64, 0), __LINE__); }
+TEST(mma_f16_f16_rounds) {
+  PASS(launch_of(mma_f16_f16_kernel, nullptr, 64, 0), __LINE__);
+  PASS(launch_of(mma_f16_f16_overflow, nullptr, 32, 0), __LINE__);
+}
 
 // ---- copies ---------------------------------------------------------------------------------------------------
 alignas(16) u32 source[4096];

@@ -21,7 +21,9 @@
 #define PLAIN_FIVE "family=rowsplit,n_tiles=5,combine=many,combine_splits=8"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"
-static const char *const all_variants[] = {NARROW, WIDE, FIVE, PLAIN_FIVE, SPLIT, REFERENCE};
+#define FIVE_OUTPUT FIVE ",accumulate=fp16_output"
+#define FIVE_FP16 FIVE ",accumulate=fp16"  // not among the others: its bound is the wide one
+static const char *const all_variants[] = {NARROW, WIDE, FIVE, FIVE_OUTPUT, PLAIN_FIVE, SPLIT, REFERENCE};
 
 // Solved, and checked in every variant.
 static void check_all(dw__problem *problem) {
@@ -32,9 +34,17 @@ static void check_all(dw__problem *problem) {
   }
 }
 
+static void check_in_fp16(dw__problem *problem) {
+  problem->wide_bound = true;
+  kt_solve(problem);
+  kt_note(FIVE_FP16);
+  kt_check_in(problem, FIVE_FP16, 0);
+}
+
 static void check_spec(const dw__problem_spec *spec) {
   dw__problem *problem = kt_problem(spec);
   check_all(problem);
+  check_in_fp16(problem);
   dw__problem_free(problem);
 }
 
@@ -100,6 +110,7 @@ static void q_of_any_size(void **state) {
       }
     kt_note("scale %g", (double)scales[k]);
     check_all(problem);
+    if (scales[k] <= 1) check_in_fp16(problem);  // scores in the thousands are beyond it
     dw__problem_free(problem);
   }
 }
@@ -134,8 +145,9 @@ static void small_weights_count(void **state) {
 static void a08_nan_where_nobody_looks(void **state) {
   (void)state;
   int prefix = 45;
-  for (int i = 0; i < COUNT(all_variants); i++)
+  for (int i = 0; i <= COUNT(all_variants); i++)
     for (int k = 0; k < 2; k++) {
+      const char *variant = i < COUNT(all_variants) ? all_variants[i] : FIVE_FP16;
       dw__problem_spec spec = kt_spec_of(SMALL, 1, &prefix, NULL, DW_MASK_BITS);
       spec.kv_scale = k ? 0.25f : 0;
       dw__problem *clean = kt_problem(&spec), *spoilt = kt_problem(&spec);
@@ -146,10 +158,11 @@ static void a08_nan_where_nobody_looks(void **state) {
         *(uint8_t *)kt_token_element(spoilt, 0, prefix + 4, d) = d % 2 ? 0x7F : 0xFF;
         *(uint8_t *)kt_token_element(spoilt, 0, prefix + 8, d) = 0xFF;
       }
-      kt_note("%s, scale %d", all_variants[i], k);
+      kt_note("%s, scale %d", variant, k);
+      clean->wide_bound = i == COUNT(all_variants);
       kt_solve(clean);
       dw_bounds bounds = kt_bounds(clean);
-      const kt_kernel *kernel = kt_kernel_for(clean, all_variants[i]);
+      const kt_kernel *kernel = kt_kernel_for(clean, variant);
       kt_result a = kt_take_run(kernel, &bounds, clean), b = kt_take_run(kernel, &bounds, spoilt);
       kt_check(clean);
       for (int node = 0; node < 9; node++) {
@@ -198,6 +211,86 @@ static void products_in_e4m3(void **state) {
   }
 }
 
+// ---- sums in fp16 ---------------------------------------------------------------------------------------------
+
+#define THREE "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=few,combine_splits=4,wide_tile=1"
+static const char *const in_fp16[] = {FIVE_OUTPUT, FIVE_FP16, THREE ",accumulate=fp16_output", THREE ",accumulate=fp16"};
+#define MOST_IN_FP16 "mla:h=8,t=9,kv=e4m3,o=fp32"
+
+// The error of all rows together; each is within the bound of its class: fp16_output has the usual one.
+static double error_in(dw__problem *problem, const char *variant, bool wide) {
+  dw_error error = {0};
+  dw__comparison comparison;
+  problem->wide_bound = wide;
+  kt_solve(problem);
+  kt_check_in(problem, variant, 0);
+  if (dw__problem_compare(problem, &comparison, &error)) kt_fail("rows", &error);
+  return comparison.total_relative;
+}
+
+static void sums_in_fp16(void **state) {
+  (void)state;
+  static const struct {
+    const char *shape;
+    int prefix;
+    float q_scale, kv_scale;
+    double mean;          // added to q and to KV
+    double output, both;  // allowed of all rows, a third above what was measured
+  } cases[] = {
+    {MOST_IN_FP16, 1000, 1, 0, 0, 4e-4, 8e-4},           {MOST_IN_FP16 ",q=fp16", 1000, 1, 0.05f, 0, 4e-4, 8e-4},
+    {MOST_IN_FP16 ",q=fp16", 1000, 3, 0, 0, 4e-4, 2e-3}, {MOST_IN_FP16, 20000, 1, 0, 0, 2e-4, 5e-4},
+    {MOST_IN_FP16, 1000, 1, 0, 3, 4e-4, 7e-3},
+  };
+  for (int i = 0; i < COUNT(cases); i++) {
+    dw__problem_spec spec = kt_spec_of(cases[i].shape, 1, &cases[i].prefix, NULL, DW_MASK_PARENTS);
+    spec.q_scale = cases[i].q_scale;
+    spec.kv_scale = cases[i].kv_scale;
+    dw__problem *problem = kt_problem(&spec);
+    uint16_t *q = (uint16_t *)(uintptr_t)problem->args.q;
+    for (int d = 0; d < 72 * 576 && cases[i].mean > 0; d++)
+      dw__from_float(spec.shape.q, (double)dw__to_float(spec.shape.q, &q[d]) + cases[i].mean, &q[d]);
+    for (int t = 0; t < cases[i].prefix + 9 && cases[i].mean > 0; t++)
+      for (int d = 0; d < 576; d++) {
+        void *at = kt_token_element(problem, 0, t, d);
+        dw__from_float(DW_E4M3, (double)dw__to_float(DW_E4M3, at) + cases[i].mean, at);
+      }
+    for (int v = 0; v < (i == 1 ? COUNT(in_fp16) : 2); v++) {
+      kt_note("%s, case %d", in_fp16[v], i);
+      const double error = error_in(problem, in_fp16[v], v % 2), allowed = v % 2 ? cases[i].both : cases[i].output;
+      print_message("%d tokens, q x %g, mean %g, accumulate=%s: %.2g\n", cases[i].prefix, (double)cases[i].q_scale,
+                    cases[i].mean, v % 2 ? "fp16" : "fp16_output", error);
+      if (!(error < allowed)) fail_msg("%s, case %d: %g over all rows, allowed %g", in_fp16[v], i, error, allowed);
+    }
+    dw__problem_free(problem);
+  }
+}
+
+// The greatest products there can be: elements of q just below a power of 2, KV of 448, and weights that are all the same.
+static void sums_in_fp16_never_overflow(void **state) {
+  (void)state;
+  int prefix = 500;
+  for (int i = 0; i < COUNT(in_fp16); i++) {
+    const bool bf16 = (i + i / 2) % 2;
+    dw__problem_spec spec = kt_spec_of(bf16 ? MOST_IN_FP16 : MOST_IN_FP16 ",q=fp16", 1, &prefix, NULL, DW_MASK_PARENTS);
+    dw__problem *problem = kt_problem(&spec);
+    uint16_t *q = (uint16_t *)(uintptr_t)problem->args.q;
+    for (int d = 0; d < 72 * 576; d++) dw__from_float(spec.shape.q, bf16 ? -255.0 / 16 : 2047.0 / 128, &q[d]);
+    for (int t = 0; t < prefix + 9; t++) kt_fill_token(problem, 0, t, 448);
+    kt_note("%s, bf16 %d", in_fp16[i], bf16);
+    assert_true(error_in(problem, in_fp16[i], i % 2) < 1e-6);
+    q[576] = bf16 ? 0x7F80 : 0x7C00;  // row 0, head 1: infinity
+    dw_bounds bounds = kt_bounds(problem);
+    kt_result r = kt_take_run(kt_kernel_for(problem, in_fp16[i]), &bounds, problem);
+    for (int e = 0; e < 2 * 512; e++) {
+      float value;
+      memcpy(&value, r.out + e * 4, sizeof value);
+      assert_true(e < 512 ? fabsf(value - 448) < 1e-3f : !isfinite(value));
+    }
+    kt_drop(&r);
+    dw__problem_free(problem);
+  }
+}
+
 // ---- bits -----------------------------------------------------------------------------------------------------
 
 // With FIXED ranges a row has the same bits in every number of row tiles, and each request alone, also where ranges end inside a
@@ -211,10 +304,16 @@ static void fixed_ranges_have_their_bits(void **state) {
     "family=rowsplit,n_tiles=4,combine=many,combine_splits=32,wide_tile=1",
     "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=32,wide_tile=1",
   };
+  static const char *const fp16[] = {
+    "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=many,combine_splits=32,wide_tile=1,accumulate=fp16",
+    "family=rowsplit,n_tiles=4,setmaxnreg=1,combine=many,combine_splits=32,wide_tile=1,accumulate=fp16",
+    "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=32,wide_tile=1,accumulate=fp16",
+  };
   for (int split = 16; split <= 112; split += 32) {
     dw__problem_spec spec = kt_spec_of(SMALL, 4, prefix, rows, DW_MASK_PARENTS);
     spec.kv_scale = 0.1f;
     kt_check_fixed_bits(&spec, variants, COUNT(variants), split);
+    kt_check_fixed_bits(&spec, fp16, COUNT(fp16), split);
   }
 }
 
@@ -485,6 +584,8 @@ int main(int argc, char **argv) {
     cmocka_unit_test(small_weights_count),
     cmocka_unit_test(a08_nan_where_nobody_looks),
     cmocka_unit_test(products_in_e4m3),
+    cmocka_unit_test(sums_in_fp16),
+    cmocka_unit_test(sums_in_fp16_never_overflow),
     cmocka_unit_test(fixed_ranges_have_their_bits),
     cmocka_unit_test(a03_slots_of_single_tokens),
     cmocka_unit_test(a11_short_requests),

@@ -199,7 +199,7 @@ static const fault faults[] = {
   {"gqa_e4m3_scale_of_another_row", GROUPED, "SCALES + score_row(i) * 4", "SCALES + (score_row(i) ^ 2) * 4"},
   {"gqa_e4m3_query_in_plain_order", GROUPED, "k * 32 + (lane_id() & 3) * 8);", "k * 32 + (lane_id() & 3 ^ 1) * 8);"},
   {"gqa_e4m3_keys_in_another_order", FRAGMENTS, "widen_e4m3x4(low, a[0], a[2]);", "widen_e4m3x4(low, a[2], a[0]);"},
-  {"gqa_e4m3_tokens_of_values_swapped", FRAGMENTS, "permute_bytes(low, 0, 0x3120)", "permute_bytes(low, 0, 0x1302)"},
+  {"gqa_e4m3_tokens_of_values_swapped", FRAGMENTS, "permute_bytes(low, after, 0x3120)", "permute_bytes(low, after, 0x1302)"},
   {"gqa_e4m3_dimensions_of_values_swapped", FRAGMENTS, "pack_f16x2(o[0] * scale.x, o[2] * scale.x)",
    "pack_f16x2(o[2] * scale.x, o[0] * scale.x)"},
   {"gqa_e4m3_bits_in_another_order", FRAGMENTS, "0x3424", "0x2434"},

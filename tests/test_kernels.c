@@ -30,6 +30,7 @@ static const char *const family_names[] = {"plain_reference", "plain_split", "gr
   X(WIDE_TILE, 0, 1)                                                                                    \
   X(E4M3_MMA, 0, 1)                                                                                     \
   X(CP_ASYNC, 0, 1)                                                                                     \
+  X(ACCUMULATE, 0, 1, 2)                                                                                \
   X(HEADS, 1, 4, 8, 12, 16, 20, 40, 64, 128)                                                            \
   X(RECORD, 0, 1, 2, 3, 4) /* index into records */                                                     \
   X(TYPE, 0, 1, 2, 3)      /* index into types */
@@ -164,6 +165,7 @@ static dw_variant variant_of(const choice *c) {
   v.wide_tile = GET(c, WIDE_TILE);
   v.e4m3_mma = GET(c, E4M3_MMA);
   v.cp_async = GET(c, CP_ASYNC);
+  v.accumulate = GET(c, ACCUMULATE);
 #endif
   if (family == DW_REFERENCE) return v;
   v.combine = GET(c, COMBINE);
@@ -217,6 +219,7 @@ static bool settle(choice *c, double most_cost) {
   if (GET(c, SETMAXNREG)) SET(c, CP_ASYNC, 0);
   if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, WIDE_TILE, 0);
   if (!GET(c, WIDE_TILE)) SET(c, E4M3_MMA, 0);
+  if (!GET(c, WIDE_TILE) || !GET(c, SETMAXNREG) || GET(c, E4M3_MMA) || tiles_of[GET(c, FAMILY)] < 3) SET(c, ACCUMULATE, 0);
   if (records[GET(c, RECORD)][0] == records[GET(c, RECORD)][1]) SET(c, Q_ROPE, 0), SET(c, KV_ROPE, 0);
 #else
   if (types[GET(c, TYPE)][1] != DW_E4M3) SET(c, V_SCALE, 0);
@@ -388,7 +391,7 @@ static void run_case(const choice *c, uint64_t seed, bool all_orders) {
   const kt_kernel *kernel = kernel_of(c, problem);
   dw_bounds bounds = bounds_of(c, problem);
 #ifndef TEST_GQA
-  problem->wide_bound = GET(c, E4M3_MMA);
+  problem->wide_bound = GET(c, E4M3_MMA) || GET(c, ACCUMULATE) == DW_ACCUMULATE_FP16;
 #endif
   kt_solve(problem);
   kt_run(kernel, &bounds, problem, (dw_host_order)GET(c, ORDER), seed);

@@ -21,7 +21,7 @@ static void expect(bool right, const char *variant, const char *what, long found
 
 // Lines of the disassembly that hold `word`, by kernel: only text between the section marks of dw_verify counts.
 typedef struct sass {
-  long hmma, qmma, ldsm, ublkcp, ldgsts, local, setmaxreg, warpsync, unpack;
+  long hmma, hmma_f32, hmma_f16, fhadd, qmma, ldsm, ublkcp, ldgsts, local, setmaxreg, warpsync, unpack;
 } sass;
 
 static bool have_nvdisasm(void) { return system("command -v nvdisasm >/dev/null 2>&1") == 0; }
@@ -41,6 +41,9 @@ static bool disassemble(const dw_cubin *cubin, sass *counts) {
     counts->local += strstr(line, " LDL") || strstr(line, " STL");
     if (!inside) continue;
     counts->hmma += strstr(line, " HMMA") != NULL;
+    counts->hmma_f32 += strstr(line, " HMMA.16816.F32") != NULL;
+    counts->hmma_f16 += strstr(line, " HMMA.16816.F16") != NULL;
+    counts->fhadd += strstr(line, " FHADD") != NULL;
     counts->qmma += strstr(line, " QMMA") != NULL;
     counts->ldsm += strstr(line, " LDSM") != NULL;
     counts->ublkcp += strstr(line, "UBLKCP") != NULL;
@@ -63,6 +66,10 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
   expect(s.local <= local, name, "local memory instructions, more than allowed", s.local);
   if (variant->family < DW_ROWSPLIT) return;
   expect((s.hmma > 0) == !variant->e4m3_mma, name, "HMMA, as the variant says", s.hmma);
+  expect((s.hmma_f16 > 0) == (variant->accumulate > 0), name, "HMMA in fp16, as the variant says", s.hmma_f16);
+  expect(variant->accumulate < DW_ACCUMULATE_FP16 || s.hmma_f32 == 0, name, "HMMA in fp32, none expected", s.hmma_f32);
+  expect((s.fhadd > 0) == (variant->accumulate && shape->target >= 100), name, "FHADD, as the variant and the target say",
+         s.fhadd);
   expect((s.qmma > 0) == variant->e4m3_mma, name, "QMMA, as the variant says", s.qmma);
   expect(s.ldsm > 0, name, "LDSM, some expected", s.ldsm);
   const bool converts = dw__dtype_size(shape->kv) == 1 && shape->target >= 89;  // before, bits do
@@ -95,7 +102,9 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
   const bool proof = variant->family == DW_ROWSPLIT && shape->target == 90 && variant->n_tiles == 5 && !variant->setmaxnreg;
   // Of records one register of five tiles on sm_89 is kept in memory, read once a tile.
   const bool one_word = shape->kv == DW_RECORD656 && variant->cp_async && variant->n_tiles == 5;
-  const int spills = variant->e4m3_mma ? 32 : proof || one_word ? 16 : 0;
+  // Sums in fp16 are there for sm_120, whose code does not spill; on sm_90 each takes twice the instructions.
+  const bool no_gain = variant->accumulate && shape->target == 90 && variant->n_tiles == 5;
+  const int spills = no_gain ? 40 : variant->e4m3_mma ? 32 : proof || one_word ? 16 : 0;
   const long shared = (long)dw_shared_bytes(shape, variant);
   expect(shared <= 101376, name, "shared memory, at most 101376", shared);
   expect(!dw__cubin_calls_driver(cubin->data, cubin->size, call), name, "a __cuda_syscall symbol", 1);
@@ -112,6 +121,12 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
   }
   if (disassembler) check_sass(cubin, shape, variant, name, spills / 2);
   dw_cubin_free(cubin);
+}
+
+static void check_sums_in_fp16(dw_ctx *ctx, const dw_shape *shape, const dw_variant *variant, bool disassembler) {
+  dw_variant other = *variant;
+  for (other.accumulate = 1; other.accumulate <= DW_ACCUMULATE_FP16; other.accumulate++)
+    if (dw_variant_applicable(shape, &other, NULL) == DW_OK) check_variant(ctx, shape, &other, disassembler);
 }
 
 // The kernels of every variant that the rule table can return.
@@ -146,6 +161,7 @@ static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name,
     other = variant;
     other.e4m3_mma = other.wide_tile && shape->kv == DW_E4M3 && shape->target >= 120;
     if (other.e4m3_mma) check_variant(ctx, shape, &other, disassembler);
+    check_sums_in_fp16(ctx, shape, &variant, disassembler);
     other = variant;
     other.setmaxnreg = 0;
     other.wide_tile &= other.n_tiles < 5;  // as the rule table has it
@@ -161,9 +177,13 @@ static void check_choice(dw_ctx *ctx, const dw_shape *shape, const char *name, b
   dw_variant variant;
   dw_error error = {0};
   printf("%s\n", name);
-  if (dw_variant_choose(shape, &bounds, &variant, &error) == DW_OK) check_variant(ctx, shape, &variant, disassembler);
-  else expect(false, name, error.message, 0);
-  dw_error_clear(&error);
+  if (dw_variant_choose(shape, &bounds, &variant, &error) != DW_OK) {
+    expect(false, name, error.message, 0);
+    dw_error_clear(&error);
+    return;
+  }
+  check_variant(ctx, shape, &variant, disassembler);
+  check_sums_in_fp16(ctx, shape, &variant, disassembler);
 }
 
 int main(int argc, char **argv) {

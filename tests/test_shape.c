@@ -377,6 +377,12 @@ static void variant_text_is_as_documented(void **state) {
   assert_int_equal(variant.combine_splits, 72);
   assert_int_equal(dw_variant_print(&variant, text, sizeof text), strlen(example));
   assert_string_equal(text, example);
+  variant.accumulate = DW_ACCUMULATE_FP16_OUTPUT;  // in the text, and so in keys, only where it is not fp32
+  dw_variant_print(&variant, text, sizeof text);
+  assert_int_equal(strncmp(text, example, strlen(example)), 0);
+  assert_string_equal(text + strlen(example), ",accumulate=fp16_output");
+  assert_int_equal(dw_variant_parse("accumulate=fp16", &variant, NULL), DW_OK);
+  assert_int_equal(variant.accumulate, DW_ACCUMULATE_FP16);
   assert_int_equal(dw_variant_parse("family=reference,combine=few", &variant, NULL), DW_OK);
   assert_int_equal(variant.family, DW_REFERENCE);
   assert_int_equal(variant.combine, DW_COMBINE_FEW);

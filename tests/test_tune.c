@@ -123,6 +123,13 @@ static void class_of_numerics(void **state) {
   w.e4m3_mma = 1;
   dw__numerics_class(&shape, &w, 0, b);
   assert_string_equal(b, "rowsplit+e4m3_mma/auto");
+  w.e4m3_mma = 0;
+  w.accumulate = DW_ACCUMULATE_FP16_OUTPUT;
+  dw__numerics_class(&shape, &w, 0, b);
+  assert_string_equal(b, "rowsplit+fp16_output/auto");
+  w.accumulate = DW_ACCUMULATE_FP16;
+  dw__numerics_class(&shape, &w, 512, b);
+  assert_string_equal(b, "rowsplit+wide_tile+fp16/fixed:512/many:16");
 }
 
 static void candidates_are_those_of_the_problem(void **state) {

@@ -16,7 +16,7 @@
   X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_v2) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
   X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) \
   X(sts_u32x4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4)                 \
-  X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(mma_m16n8k32_e4m3) X(mma_m16n8k16_e4m3) X(cp_async_16)                     \
+  X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(mma_m16n8k32_e4m3) X(mma_m16n8k16_e4m3) X(mma_m16n8k16_f16_f16) X(cp_async_16)                     \
   X(cp_async_16_zfill) X(cp_async_4) X(cp_async_commit) X(cp_async_wait_group) X(cp_async_wait_all)                   \
   X(cp_async_mbarrier_arrive) X(bulk_load) X(bulk_prefetch_l2) X(fence_proxy_async) X(barrier_sync) X(barrier_arrive) \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_expect) X(mbarrier_wait)               \
@@ -202,6 +202,10 @@ DEV float f16_to_float(u16 x) {
   return __uint_as_float(sign | ((m << 13) + 0x38000000));
 }
 
+DEV void add_f16x2(float &lo, float &hi, u32 x) {
+  lo += f16_to_float((u16)x);
+  hi += f16_to_float((u16)(x >> 16));
+}
 DEV u32 mul_f16x2(u32 x, u32 y) {
   return dw_host_f16(f16_to_float((u16)x) * f16_to_float((u16)y)) |
          dw_host_f16(f16_to_float((u16)(x >> 16)) * f16_to_float((u16)(y >> 16))) << 16;
@@ -285,6 +289,13 @@ DEV void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) 
 }
 DEV void mma_m16n8k16_e4m3(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
   dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_e4m3, d, a, b);
+}
+DEV void mma_m16n8k16_f16_f16(u32 (&d)[2], const u32 (&a)[4], const u32 (&b)[2]) {
+  float sums[4] = {f16_to_float((u16)d[0]), f16_to_float((u16)(d[0] >> 16)), f16_to_float((u16)d[1]),
+                   f16_to_float((u16)(d[1] >> 16))};
+  dw_host_table->mma(DW_HOST_FN_mma_m16n8k16_f16_f16, sums, a, b);
+  d[0] = pack_f16x2(sums[0], sums[1]);
+  d[1] = pack_f16x2(sums[2], sums[3]);
 }
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------

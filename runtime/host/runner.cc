@@ -1185,9 +1185,24 @@ inline float e4m3(u32 x) {
   return x & 0x80 ? -f : f;
 }
 
-// Products are exact in fp32 and are added one by one, k ascending. `a` and `b` are filled, K columns and rows.
+// To the nearest fp16, ties to even.
+inline float to_f16(float x) {
+  float size = x < 0 ? -x : x;
+  if (size >= 65520) return x * __builtin_inff();
+  float unit = size < 0x1p-14f ? 0x1p-24f : 0;
+  if (!unit) {
+    u32 bits;
+    memcpy(&bits, &size, 4);
+    bits = (bits & 0x7f800000) - (10u << 23);
+    memcpy(&unit, &bits, 4);
+  }
+  return __builtin_rintf(x / unit) * unit;  // NaN: as it is
+}
+
+// Products are exact in fp32 and are added one by one, k ascending; HALF: the sum is held in fp16 after eight of them. (What tensor cores
+// hold in between is not documented; they are no worse than that.) `a` and `b` are filled, K columns and rows.
 typedef float Row __attribute__((vector_size(32)));
-template <u32 K> void accumulate(Warp &w, const float (&a)[16][K], const float (&bs)[K][8]) {
+template <u32 K, bool HALF = false> void accumulate(Warp &w, const float (&a)[16][K], const float (&bs)[K][8]) {
   Row b[K];
   memcpy(b, bs, sizeof b);
   for (u32 row = 0; row < 16; ++row) {
@@ -1197,7 +1212,11 @@ template <u32 K> void accumulate(Warp &w, const float (&a)[16][K], const float (
     for (u32 l = 0; l < 4; ++l) memcpy(d + 2 * l, lane[l] + i, 8);
     Row sum;
     memcpy(&sum, d, sizeof sum);
-    for (u32 k = 0; k < K; ++k) sum += a[row][k] * b[k];
+    for (u32 k = 0; k < K; ++k) {
+      sum += a[row][k] * b[k];
+      if (HALF && k % 8 == 7)
+        for (u32 n = 0; n < 8; ++n) sum[n] = to_f16(sum[n]);
+    }
     memcpy(d, &sum, sizeof sum);
     for (u32 l = 0; l < 4; ++l) memcpy(lane[l] + i, d + 2 * l, 8);
   }
@@ -1212,7 +1231,7 @@ template <u32 K> void multiply_e4m3(Warp &w) {
     }
   accumulate<K>(w, a, b);
 }
-template <float (*Value)(u32)> void multiply(Warp &w) {
+template <float (*Value)(u32), bool HALF = false> void multiply(Warp &w) {
   float bs[16][8], a[16][16];
   for (u32 l = 0; l < 32; ++l) {
     u32 g = l / 4, c = l % 4 * 2;
@@ -1225,7 +1244,7 @@ template <float (*Value)(u32)> void multiply(Warp &w) {
       a[g + i % 2 * 8][c + 1 + i / 2 * 8] = Value(w.a[l][i] >> 16);
     }
   }
-  accumulate<16>(w, a, bs);
+  accumulate<16, HALF>(w, a, bs);
 }
 
 void Runner::mma(Fn fn, float *d, const u32 *a, const u32 *b) {
@@ -1243,6 +1262,8 @@ void Runner::mma(Fn fn, float *d, const u32 *a, const u32 *b) {
     multiply_e4m3<32>(w);
   } else if (fn == DW_HOST_FN_mma_m16n8k16_e4m3) {
     multiply_e4m3<16>(w);
+  } else if (fn == DW_HOST_FN_mma_m16n8k16_f16_f16) {
+    multiply<f16, true>(w);
   } else {
     multiply<f16>(w);
   }

@@ -23,6 +23,7 @@ SCALARS = {"int": "c_int", "char": "c_char", "signed char": "c_byte", "unsigned 
 ENUMS = {"dw_status": ("Status", "IntEnum", "DW_"), "dw_attention": ("Attention", "IntEnum", "DW_"),
          "dw_dtype": ("DType", "IntEnum", "DW_"), "dw_family": ("Family", "IntEnum", "DW_"),
          "dw_call": ("CallKind", "IntEnum", "DW_CALL_"), "dw_combine": ("Combine", "IntEnum", "DW_COMBINE_"),
+         "dw_accumulate": ("Accumulate", "IntEnum", "DW_ACCUMULATE_"),
          "dw_feature": ("Feature", "IntFlag", "DW_WITH_"), "dw_log_level": ("LogLevel", "IntEnum", "DW_LOG_"),
          "dw_addressing": ("Addressing", "IntEnum", "DW_"), "dw_mask": ("Mask", "IntEnum", "DW_MASK_"),
          "dw_fault": ("Fault", "IntEnum", "DW_FAULT_"), "dw_effort": ("Effort", "IntEnum", "DW_"),

@@ -1,5 +1,5 @@
 # The same source in every process, and an error of a template names its file and line.
-run gen kimi-k2.6-tp8 --variant family=reference | sed '2s/: attention=.*//; 2q'
+run gen kimi-k2.6-tp8 --variant family=reference | sed '2s/: accumulate=.*//; 2q'
 "$draftwood" gen kimi-k2.6-tp8 >once
 "$draftwood" gen kimi-k2.6-tp8 >twice
 cmp once twice && echo same

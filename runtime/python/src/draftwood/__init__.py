@@ -8,8 +8,8 @@
 
 `build` and everything on the host need neither GPU nor torch.
 """
-from ._abi import (Addressing, Attention, CallKind, Combine, DType, Effort, Family, Fault, Feature, LogLevel, Mask, Source,
-                   Status)
+from ._abi import (Accumulate, Addressing, Attention, CallKind, Combine, DType, Effort, Family, Fault, Feature, LogLevel,
+                   Mask, Source, Status)
 from ._version import __version__
 from .arrays import Array, stream_handle, view
 from .calls import REPORT_WORDS, Call, VerifyCall
@@ -25,7 +25,7 @@ from .trees import (Accepted, accept_check, tree_check, tree_depths, tree_from_p
                     tree_positions, tree_walk)
 
 __all__ = [
-    "__version__", "accept_check", "Accepted", "Addressing", "Array", "Attention", "BadArgument", "BadBundle",
+    "__version__", "accept_check", "Accepted", "Accumulate", "Addressing", "Array", "Attention", "BadArgument", "BadBundle",
     "BadCubin", "BadShape", "Bounds", "build", "Call", "CallKind", "Cancelled", "check_report", "Choice", "Combine", "Companions",
     "CompileError", "Context", "Cubin", "Defrag", "DraftwoodError", "DriverError", "DType", "Effort", "Family", "Fault",
     "Feature", "FileError", "Frozen", "HostExecution", "InternalError", "Kernel", "LogLevel", "Mask", "move_plan",

@@ -66,6 +66,12 @@ class Combine(IntEnum):
     MANY = 2
 
 
+class Accumulate(IntEnum):
+    FP32 = 0
+    FP16_OUTPUT = 1
+    FP16 = 2
+
+
 class Feature(IntFlag):
     WINDOW = 1
     SOFT_CAP = 2
@@ -162,6 +168,7 @@ class Variant(Structure):
         ("wide_tile", c_int),
         ("e4m3_mma", c_int),
         ("cp_async", c_int),
+        ("accumulate", c_int),
         ("window", c_int),
         ("soft_cap", c_int),
         ("q_rope", c_int),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, TypeVar
 
 from . import _abi
-from ._abi import Attention, CallKind, Combine, DType, Family, Feature, Status
+from ._abi import Accumulate, Attention, CallKind, Combine, DType, Family, Feature, Status
 from ._library import call, lib, text_of
 from .errors import bad_argument
 
@@ -146,10 +146,11 @@ class Variant(_Value):
 
     _struct_type = _abi.Variant
     _print = "dw_variant_print"
-    _enums = {"family": Family, "call": CallKind, "combine": Combine}
+    _enums = {"family": Family, "call": CallKind, "combine": Combine, "accumulate": Accumulate}
     family: Family
     combine: Combine
     call: CallKind
+    accumulate: Accumulate
     checked: int
 
     @classmethod
