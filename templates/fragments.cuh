@@ -109,6 +109,13 @@ DEV u32x4 finite_stored(const u32x4 &v) {
   return KV_E4M3 ? u32x4{finite_bytes(v.x), finite_bytes(v.y), finite_bytes(v.z), finite_bytes(v.w)} : finite_halves(v);
 }
 
+// Is one of them not finite? (Not 0: a carry out of its exponent.)
+DEV u32 not_finite(u32 w) {
+  if (KV_E4M3) return (w & 0x7f7f7f7f) + 0x01010101 & 0x80808080;
+  return (MUL_F16 ? (w & 0x7c007c00) + 0x04000400 : (w & 0x7f807f80) + 0x00800080) & 0x80008000;
+}
+DEV u32 not_finite(const u32x4 &v) { return not_finite(v.x) | not_finite(v.y) | not_finite(v.z) | not_finite(v.w); }
+
 // The row tiles (of 8 rows) of `rows` rows, spread over groups as evenly as they go: how many group `g` has, and its first. Where every
 // request has p.width nodes the plan has divided already: a division costs 0.05 us here.
 DEV int group_tiles(const dw_params &p, int rows, int groups, int g, int *first) {

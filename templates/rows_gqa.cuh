@@ -58,11 +58,19 @@ DEV void view_rows(const dw_params &p, const Cta &c) {
   sts_u32x2(c.shared + MASKS + row * 8, u32x2{(u32)mask, (u32)(mask >> 32)});
   sts_u32(c.shared + FIRSTS + row * 4, (u32)first);
 }
+// All lanes.
 DEV int find_window_end(const dw_params &p, const Cta &c) {
+  if (!window(p)) return 0;
   int end = 0;
-  for (int row = 0; window(p) && row < c.rows; row++) {
-    const int first = (int)lds_u32(c.shared + FIRSTS + row * 4);
+#pragma unroll
+  for (int i = 0; i < ROWS; i += 32) {
+    const int row = i + lane_id(), first = row < c.rows ? (int)lds_u32(c.shared + FIRSTS + row * 4) : 0;
     end = first > end ? first : end;
+  }
+#pragma unroll
+  for (u32 d = 1; d < 32; d <<= 1) {
+    const int other = (int)shuffle_xor((u32)end, d);
+    end = other > end ? other : end;
   }
   return end;
 }

@@ -50,12 +50,17 @@ static_assert(ROUND >= 1, "a tile of rows of each warp fits");
 // a mask: the compiler would hold every pointer that follows from it.
 DEV void park(const Cta &c) {
   sts_u32x4(c.shared + PARKED, u32x4{(u32)c.request.index, (u32)c.request.first_row, (u32)c.slot, (u32)c.first_row});
-  sts_u32(c.shared + PARKED + 16, (u32)c.tiles.count);
+  sts_u32x2(c.shared + PARKED + 16, u32x2{(u32)c.tiles.count, (u32)c.rows});
 }
 DEV Cta unparked(const Cta &c) {
   const u32x4 v = lds_u32x4(c.shared + PARKED);
   Cta whole = c;
   whole.request.index = v.x, whole.request.first_row = v.y, whole.slot = v.z, whole.first_row = v.w;
+  return whole;
+}
+DEV Cta unparked_rows(const Cta &c) {  // these, too
+  Cta whole = unparked(c);
+  whole.rows = (int)lds_u32(c.shared + PARKED + 20);
   return whole;
 }
 
@@ -255,6 +260,13 @@ DEV void look(const dw_params &p, const Cta &c, int t0) {
 #pragma unroll
   for (int row = lane_id_anew(); row < ROWS; row += 32) sts_u16(sees_place(c, row), (u16)row_sees(p, c, row, t0));
 }
+DEV bool all_finite(smem_addr values) {  // the chunks as they lie
+  const smem_addr at = values + lane_id_anew() * 16;
+  u32 bad = 0;
+#pragma unroll 4
+  for (int first = 0; first < TILE * V_CHUNKS; first += 32) bad |= not_finite(lds_u32x4(at + first * 16));
+  return !vote_any(bad != 0);
+}
 // Hides them once the tile's V is there, and cleans that.
 DEV void mask_tile(const Cta &c, smem_addr values, Held &x) {
   const int lane = lane_id_anew();
@@ -265,6 +277,8 @@ DEV void mask_tile(const Cta &c, smem_addr values, Held &x) {
     hide_scores(sees, 0, x.s[i]);
     hide_scores(sees >> 16, 1, x.s[i]);
   }
+  if (all_finite(values)) return;
+  sync_warp();  // other lanes have read what this one cleans
 #pragma unroll 1
   for (int token = 0; token < TILE; token++) {
     bool found = false;
@@ -276,7 +290,6 @@ DEV void mask_tile(const Cta &c, smem_addr values, Held &x) {
     }
     bad |= (u32)vote_any(found) << token;
   }
-  if (!bad) return;
 #pragma unroll
   for (int i = 0; i < N_TILES; i++) spoil_scores(bad, lane >> 2, x.s[i]);
 }
@@ -410,13 +423,17 @@ DEV void store_parts(const dw_params &p, const Cta &c, int first_tile, int activ
   for (int at = threadIdx.x; at < 8 * ROUND * (V / 8); at += THREADS) {
     const int part = at / (V / 8), chunk = at % (V / 8), row = first_tile * 8 + part;
     if (row >= c.rows) break;
-    f32x4 low{0.f, 0.f, 0.f, 0.f}, high = low;
-#pragma unroll 1
-    for (int w = 0; w < active; w++) {
+    f32x4 a[WARPS], b[WARPS], low{0.f, 0.f, 0.f, 0.f}, high = low;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {  // all are asked for before the first is added
       const smem_addr from = c.shared + PARTS + (w * ROUND * 8 + part) * PART_STRIDE + chunk * 16;
-      const f32x4 a = lds_f32x4(from), b = lds_f32x4(from + SECOND);
-      low = f32x4{low.x + a.x, low.y + a.y, low.z + a.z, low.w + a.w};
-      high = f32x4{high.x + b.x, high.y + b.y, high.z + b.z, high.w + b.w};
+      if (w < active) a[w] = lds_f32x4(from), b[w] = lds_f32x4(from + SECOND);
+    }
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+      if (w >= active) continue;
+      low = f32x4{low.x + a[w].x, low.y + a[w].y, low.z + a[w].z, low.w + a[w].w};
+      high = f32x4{high.x + b[w].x, high.y + b[w].y, high.z + b[w].z, high.w + b[w].w};
     }
     stg_cg_v4((u8 *)p.partial + (partial_row(p, c, row) * V + chunk * 8) * 2,
               u32x4{pack_f16x2(low.x, low.y), pack_f16x2(low.z, low.w), pack_f16x2(high.x, high.y), pack_f16x2(high.z, high.w)});
@@ -476,7 +493,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
   for (int tile = 0; tile < c.tiles.count; tile++) {
     const int t0 = tile_token(c, tile);
     const smem_addr keys = ring + at * SLOT, values = ring + (at + 1) % SLOTS * SLOT;
-    if (is_edge(c, t0)) look(p, unparked(c), t0);
+    if (is_edge(c, t0)) look(p, unparked_rows(c), t0);
     wait_for_slot();
     score_products(c, keys, x);
     sync_warp();
@@ -495,7 +512,7 @@ DEV void run_cta(const dw_params &p, Cta &c) {
     at = (at + 2) % SLOTS;
   }
   if (!p.early_launch) grid_dependents_launch();
-  c = unparked(c);
+  c = unparked_rows(c);
   c.tiles.count = lds_u32(c.shared + PARKED + 16);
   finish(p, c, x);
 }
