@@ -52,7 +52,7 @@ double dw__predict_on(const dw_shape *shape, const dw_variant *variant, const dw
 
 // A choice with nothing measured: of the default's numerics class the variant with the least predicted time, where that is less than
 // the default's by more than the model errs between variants of one problem (tests/test_model.c); else the default.
-#define DW__MODEL_GAIN 0.95
+#define DW__MODEL_GAIN 0.9
 dw_status dw__choice_predict(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_bounds *bounds,
                              dw__plan_choice *choice, dw_error *error);
 
