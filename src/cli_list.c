@@ -59,7 +59,7 @@ static dw_status add_new_job(cli_jobs *all, size_t first, const dw_shape *shape,
 }
 
 // What the rule table chooses on the boards of the target, up to a request a multiprocessor and 1M tokens each, in steps of a factor of
-// sqrt(2); by tables alone with pages of more than a token; with FIXED ranges; and what was tuned.
+// 2^(1/4); by tables alone with pages of more than a token; with FIXED ranges; and what was tuned for just this shape.
 static dw_status add_chosen(cli_jobs *all, const dw_shape *shape, dw_error *error) {
   const int sm_counts[] = {dw__target_sm_count(shape->target), shape->target == 120 ? 170 : 0};  // an RTX 5090 has 170
   const size_t first = all->count;
@@ -68,13 +68,13 @@ static dw_status add_chosen(cli_jobs *all, const dw_shape *shape, dw_error *erro
   for (size_t k = 0; k < DW__COUNT(sm_counts) && sm_counts[k]; k++)
     for (int call = DW_CALL_ANY; call <= (shape->page > 1 ? DW_CALL_TABLE : DW_CALL_ANY); call++)
       for (int batch = 1; batch <= sm_counts[k]; batch++)
-        for (int step = 0; step <= 28 && !status; step++) {
+        for (int step = -1; step <= 64 && !status; step++) {
           const dw_bounds bounds = {.size = sizeof bounds,
                                     .batch = batch,
-                                    .kv_len = (int)(64 * exp2(step / 2.)),
+                                    .kv_len = (int)(16 * exp2(step < 0 ? 8 : step / 4.)),
                                     .sm_count = sm_counts[k],
                                     .call = (dw_call)call,
-                                    .split_tokens = step ? 0 : 512};
+                                    .split_tokens = step < 0 ? 512 : 0};
           dw_variant variant;
           status = dw_variant_choose(shape, &bounds, &variant, error);
           if (!status) status = add_new_job(all, first, shape, &variant, error);

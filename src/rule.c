@@ -209,7 +209,9 @@ static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 
 // Row tiles whose q and output the registers hold: of a CTA of grouped, or of each warp of warpsplit.
 static int gqa_tiles(const dw_shape *shape, int family) {
-  if (family == DW_WARPSPLIT) return most(1, least(5, 210 / (shape->head_dim_v / 4 + 10)));
+  // Widening takes registers, too: five tiles of KV in e4m3 fit where they were measured, and spill with other lengths of K.
+  const int all = shape->kv == DW_E4M3 && shape->head_dim_qk != 128 ? 4 : 5;
+  if (family == DW_WARPSPLIT) return most(1, least(all, 210 / (shape->head_dim_v / 4 + 10)));
   const int dims = most(shape->head_dim_qk, shape->head_dim_v);
   return dims <= 128 ? 8 : dims <= 192 ? 6 : 4;
 }
@@ -423,14 +425,14 @@ static dw_variant gqa_kernel(const dw_shape *shape, const load *l, int family) {
 }
 
 // Whether pairs of CTAs (dimsplit) take less time than row groups (rowsplit), which hold 40 rows, not 72, and read the KV one by one. What a
-// multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (2,700 tokens at
-// batch 1 and 17 drafts, 11,000 at 9), below which what a pair takes to start does.
+// multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (5,300 tokens at
+// batch 1 and 17 drafts, 10,600 at 9), below which what a pair takes to start does. Up to five row tiles are one group.
 #define PAIR_LOAD 5.0
 static bool pairs_pay(const load *l, int pair_tiles, int group_tiles) {
   if (l->fixed) return false;
   const int pairs = dw__ceil_div(l->row_tiles, pair_tiles), groups = dw__ceil_div(l->row_tiles, group_tiles);
   const int of_pair = pair_tiles > 8 ? 97 : 88, of_group = group_tiles > 4 ? 110 : group_tiles > 3 ? 98 : 93;
-  return groups > 1 && l->tiles_per_sm * pairs >= PAIR_LOAD && 2 * pairs * of_pair < groups * of_group;
+  return l->row_tiles > 5 && groups > 1 && l->tiles_per_sm * pairs >= PAIR_LOAD && 2 * pairs * of_pair < groups * of_group;
 }
 
 // The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.

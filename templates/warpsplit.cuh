@@ -115,7 +115,7 @@ DEV void wait_for_slot() {
   sync_warp();
 }
 
-// With KV in e4m3 weights have 11 bits: the lse of their rounded sum is off by at most 2^-12, and its registers are needed.
+// With KV in e4m3 weights have 11 bits: the lse of their rounded sum is off by at most 2^-11, and its registers are needed.
 constexpr bool ONE_SUM = KV_E4M3;
 
 // ---- what a warp holds ----------------------------------------------------------------------------------------

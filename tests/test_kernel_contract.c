@@ -27,7 +27,7 @@
 #define FEW "family=rowsplit,n_tiles=2,combine=few,combine_splits=4"
 #define MANY "family=rowsplit,n_tiles=2,combine=many,combine_splits=8"
 #define FIVE "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=8"
-#define PAIR "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=4"
+#define PAIR "family=dimsplit,n_tiles=8,setmaxnreg=1,combine=few,combine_splits=4"
 #define ASYNC "family=rowsplit,n_tiles=3,cp_async=1,combine=few,combine_splits=4"
 #define SPLIT "family=split,combine=few,combine_splits=8"
 #define REFERENCE "family=reference"

@@ -17,7 +17,7 @@ static const char *const variants[] = {
   "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=many,combine_splits=24",
   "family=rowsplit,n_tiles=5,combine=many,combine_splits=16",
   "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=8",
-  "family=dimsplit,n_tiles=9,setmaxnreg=1,combine=few,combine_splits=8",
+  "family=dimsplit,n_tiles=8,setmaxnreg=1,combine=few,combine_splits=8",
   "family=dimsplit,n_tiles=3,setmaxnreg=1,combine=many,combine_splits=8",
 };
 static const int prefixes[8] = {37, 100, 0, 65, 16, 250, 1, 48}, ragged[8] = {9, 4, 9, 0, 1, 7, 9, 2};
@@ -127,7 +127,7 @@ static void fixed_bits_do_not_depend_on_row_tiles(void **state) {
   for (int way = 0; way < 4; way++) {
     const bool pair = way & 1;
     kt_result first = {0};
-    for (int n = 0; n < (pair ? 8 : 10); n++) {
+    for (int n = 0; n < (pair ? 7 : 10); n++) {  // of pairs nine row tiles have no FIXED ranges
       char text[128];
       snprintf(text, sizeof text, "family=%s,n_tiles=%d,setmaxnreg=%d,combine=%s,combine_splits=8",
                pair ? "dimsplit" : "rowsplit", pair ? n + 2 : n / 2 + 1, pair || n % 2, way & 2 ? "many" : "few");

@@ -81,6 +81,9 @@ static void table_kernels_split_by_auto(void **state) {
   dw_error error = {0};
   dw_status status = dw__plan_make(&shape, &variant, &bounds, &plan, &error);
   expect("call", status, DW_NOT_APPLICABLE, &error, "bounds.split_tokens", "32", "0 with call=table");
+  variant = variant_of(PAIR);
+  status = dw__plan_make(&shape, &variant, &bounds, &plan, &error);
+  expect("pair", status, DW_NOT_APPLICABLE, &error, "bounds.split_tokens", "32", "0 with nine row tiles of dimsplit");
 }
 
 // ---- variants -------------------------------------------------------------------------------------------------
@@ -844,7 +847,7 @@ static void every_listed_variant_makes_a_plan(void **state) {
     dw_variant variant;
     for (size_t k = 0; dw_variant_enumerate(&shape, k, &variant) == DW_OK; k++) {
       dw_bounds bounds = random_bounds(seed, &shape);
-      if (variant.call == DW_CALL_TABLE) bounds.split_tokens = 0;
+      if (variant.call == DW_CALL_TABLE || (variant.family == DW_DIMSPLIT && variant.n_tiles == 9)) bounds.split_tokens = 0;
       dw__plan plan;
       dw_error error = {0};
       if (dw__plan_make(&shape, &variant, &bounds, &plan, &error)) fail_msg("%s", error.message);
@@ -870,7 +873,8 @@ static void pairs_where_they_pay(void **state) {
     {"mla:h=8,t=9,target=sm_90", 1, 11009, 0, DW_DIMSPLIT},   {"mla:h=8,t=9,target=sm_90", 32, 1009, 0, DW_DIMSPLIT},
     {"mla:h=8,t=6,target=sm_90", 1, 23006, 0, DW_DIMSPLIT},   {"mla:h=8,t=17,target=sm_90", 1, 5717, 0, DW_DIMSPLIT},
     {"mla:h=8,t=12,target=sm_90", 1, 185012, 0, DW_ROWSPLIT}, {"mla:h=8,t=16,target=sm_90", 1, 185016, 0, DW_DIMSPLIT},
-    {"mla:h=8,t=20,target=sm_90", 1, 185020, 0, DW_ROWSPLIT}, {"mla:h=8,t=9,target=sm_90", 1, 185009, 512, DW_ROWSPLIT},
+    {"mla:h=8,t=20,target=sm_90", 1, 185020, 0, DW_ROWSPLIT}, {"mla:h=8,t=5,target=sm_90", 1, 12005, 0, DW_ROWSPLIT},
+    {"mla:h=8,t=4,target=sm_90", 1, 12004, 0, DW_ROWSPLIT},   {"mla:h=8,t=9,target=sm_90", 1, 185009, 512, DW_ROWSPLIT},
     {"mla:h=8,t=9,target=sm_100", 1, 185009, 0, DW_ROWSPLIT}, {"mla:h=8,t=9,kv=e4m3,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},
     {"mla:h=8,t=1,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},  {"mla:h=8,t=5,target=sm_90", 1, 185009, 0, DW_ROWSPLIT},
     {"mla:h=8,t=64,target=sm_90", 1, 185064, 0, DW_DIMSPLIT},

@@ -143,7 +143,7 @@ static void candidates_are_those_of_the_problem(void **state) {
   assert_int_equal(dw__candidates(&shape, &bounds, false, list, &count, NULL), DW_OK);
   assert_true(count > 5);
   for (size_t i = 0; i < count; i++) assert_int_equal(list[i].variant.family, DW_DIMSPLIT);
-  bounds = bounds_of(8, 5709);
+  bounds = bounds_of(8, 1009);
   assert_int_equal(dw__candidates(&shape, &bounds, false, list, &count, NULL), DW_OK);
   assert_true(count > 20);
   for (size_t i = 0; i < count; i++) assert_int_equal(list[i].variant.family, DW_ROWSPLIT);

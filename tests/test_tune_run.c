@@ -47,7 +47,7 @@ static dw_bounds bounds_of(int batch, int prefix) {
 }
 
 static dw_status tune(const dw_tune_options *options, int problems, dw_error *error) {
-  static const int prefixes[] = {1000, 5700, 23000, 91000};
+  static const int prefixes[] = {1000, 500, 23000, 91000};
   const dw_shape shape = shape_of(SHAPE);
   dw_bounds bounds[4];
   dw_request list[4];
