@@ -216,6 +216,7 @@ DEV void score_mask(const dw_params &p, const Cta &c, int step, const SoftCap &c
       for (int k = 0; k < 4; k++) x.s[i][k] = !there ? MINUS_INF : KV_E4M3 ? x.s[i][k] : x.s[i][k] * p.scale_log2;
     }
     if (edge) {
+      keep_seen(x.s[i]);
 #pragma unroll
       for (int k = 0; k < 2; k++) hide_scores(row_sees(p, c, score_row(i) + k, t0) >> token, k, x.s[i]);
     }

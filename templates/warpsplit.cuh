@@ -274,6 +274,7 @@ DEV void mask_tile(const Cta &c, smem_addr values, Held &x) {
 #pragma unroll
   for (int i = 0; i < N_TILES; i++) {
     const u32 sees = lds_u32(sees_place(c, i * 8 + 2 * (lane & 3))) >> (lane >> 2);
+    keep_seen(x.s[i]);
     hide_scores(sees, 0, x.s[i]);
     hide_scores(sees >> 16, 1, x.s[i]);
   }

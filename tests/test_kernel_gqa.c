@@ -205,6 +205,42 @@ static void a08_one_bad_value(void **state) {
     }
 }
 
+// A token with an infinite V and a K that makes scores of -inf: who sees it is not finite, in a tile that is cleaned for others as in one that
+// is not; who does not see it is as far from the oracle as ever.
+static void a24_who_sees_infinity(void **state) {
+  (void)state;
+  static const int prefixes_of[] = {0, 11, 20, 64};
+  static const char text[] = "gqa:h=8,hk=2,t=9,d=128";
+  for (int i = 0; i < COUNT(all_variants); i++) {
+    int seen = 0, unseen = 0;
+    for (int k = 0; k < 8; k++) {
+      const int prefix = prefixes_of[k % 4], head = k / 4, token = k == 7 ? 61 : prefix + 1 + k;  // 61: committed
+      dw__problem_spec spec = kt_spec_of(text, 1, &prefix, NULL, k % 2 ? DW_MASK_PARENTS : DW_MASK_NONE);
+      dw__problem *problem = kt_problem(&spec);
+      const dw_bounds bounds = kt_bounds(problem);
+      dw__from_float(DW_BF16, k % 3 ? INFINITY : -INFINITY,
+                     (uint16_t *)(uintptr_t)dw__oracle_value(&spec.shape, &problem->args, 0, token, head) + k * 37 % 128);
+      dw__from_float(DW_BF16, -INFINITY, (uint16_t *)(uintptr_t)dw__oracle_key(&spec.shape, &problem->args, 0, token, head) + k * 31 % 128);
+      kt_solve(problem);
+      kt_note("%s, token %d of prefix %d", all_variants[i], token, prefix);
+      kt_result got = kt_take_run(kt_kernel_of(text, all_variants[i]), &bounds, problem);
+      for (int v = 0; v < 72; v++) {
+        bool oracle = true, kernel = true;
+        for (int d = 0; d < 128; d++) {
+          oracle = oracle && isfinite(problem->out64[v * 128 + d]);
+          kernel = kernel && isfinite(dw__to_float(DW_BF16, got.out + (size_t)v * got.vector_bytes + 2 * d));
+        }
+        if (kernel != oracle) kt_fail(oracle ? "a row that does not see it" : "a row that sees it", NULL);
+        seen += !oracle, unseen += oracle;
+      }
+      kt_drop(&got);
+      dw__problem_free(problem);
+    }
+    assert_in_range(seen, 50, 1000);
+    assert_in_range(unseen, 50, 1000);
+  }
+}
+
 // ---- splits and batches ---------------------------------------------------------------------------------------
 
 static void a11_lengths_1_to_5(void **state) {
@@ -451,6 +487,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a02_interleaved_pages),
     cmocka_unit_test(a03_slots_at_the_far_end),
     cmocka_unit_test(a08_one_bad_value),
+    cmocka_unit_test(a24_who_sees_infinity),
     cmocka_unit_test(a11_lengths_1_to_5),
     cmocka_unit_test(a13_batches_in_the_merge),
     cmocka_unit_test(a19_trees_of_1025_nodes),
