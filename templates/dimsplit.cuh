@@ -15,33 +15,32 @@
 
 // ---- layout ---------------------------------------------------------------------------------------------------
 constexpr int SCORE_WARPS = 4, SOFTMAX_WARPS = 4, LOADERS = 4;
-constexpr int OUTPUT_WARPS = V > 128 ? 4 : 2;  // at least 32 dimensions each; the others of the four idle
+constexpr int OUTPUT_WARPS = V > 128 ? 4 : 2;    // at least 32 dimensions each; the others of the four idle
 constexpr int FIRST_OUTPUT_WARP = SCORE_WARPS;
 constexpr int FIRST_SOFTMAX_WARP = FIRST_OUTPUT_WARP + 4;
 constexpr int FIRST_LOADER_WARP = FIRST_SOFTMAX_WARP + SOFTMAX_WARPS;
 constexpr int THREADS = 512;
 constexpr int OUTPUT_THREADS = OUTPUT_WARPS * 32, SOFTMAX_THREADS = SOFTMAX_WARPS * 32;
 
-constexpr int ROWS = 8 * N_TILES;    // of the largest pair of the launch
-constexpr bool TAIL = N_TILES == 9;  // a ninth row tile, halved between the CTAs
+constexpr int ROWS = 8 * N_TILES;                // of the largest pair of the launch
+constexpr bool TAIL = N_TILES == 9;              // a ninth row tile, halved between the CTAs
 // Row tiles that belong to each CTA's softmax warps, one a warp: 2 w + rank is warp w's. The rows of both, counted in the CTA.
 DEV constexpr int whole_tiles(int rank) { return ((TAIL ? 8 : N_TILES) + 1 - rank) / 2; }
 DEV constexpr int owned_rows(int rank) { return 8 * whole_tiles(rank) + (TAIL ? 4 : 0); }
 constexpr int OWNED_ROWS = owned_rows(0);
 
 constexpr int SLOTS = LARGE_SHARED ? 8 : 4, SLOT_TOKENS = TILE;  // of the ring
-constexpr int HALVES = 1;                             // of a tile, as softmax.cuh counts: a row's positions stand for all of it
+constexpr int HALVES = 1;                        // of a tile, as softmax.cuh counts: a row's positions stand for all of it
 constexpr int LATENT_BYTES = V, ROPE_BYTES = QK - V;  // of a token, in this CTA
-constexpr int TOKEN_STRIDE = QK + 16;                 // in a slot: an odd number of 16 bytes, so ldmatrix has no conflicts
+constexpr int TOKEN_STRIDE = QK + 16;            // in a slot: an odd number of 16 bytes, so ldmatrix has no conflicts
 constexpr int SLOT_BYTES = TILE * TOKEN_STRIDE;
 constexpr int SENT_BUFFERS = 2, WEIGHT_BUFFERS = 2;
-constexpr int TAIL_ROWS = TAIL ? 4 : 0;  // of the ninth tile, of each CTA
-constexpr int SCORE_BYTES =
-  (OWNED_ROWS + TAIL_ROWS) * 128;        // a buffer: [owned row][32] f32, the tail's rows twice, see score_loop
-constexpr int WEIGHT_BYTES = ROWS * 64;  // a buffer: [row][lane of a quad][4 x 2] 16-bit, as the B fragments want them
-constexpr int OUT_STRIDE = V + 16;       // a query row of finished output, staged in the ring
+constexpr int TAIL_ROWS = TAIL ? 4 : 0;          // of the ninth tile, of each CTA
+constexpr int SCORE_BYTES = (OWNED_ROWS + TAIL_ROWS) * 128;  // a buffer: [owned row][32] f32, the tail's rows twice, see score_loop
+constexpr int WEIGHT_BYTES = ROWS * 64;          // a buffer: [row][lane of a quad][4 x 2] 16-bit, as the B fragments want them
+constexpr int OUT_STRIDE = V + 16;               // a query row of finished output, staged in the ring
 constexpr int K_STEPS = QK / 32;
-constexpr int V_EACH = V / 2 / OUTPUT_WARPS;  // dimensions of one output warp
+constexpr int V_EACH = V / 2 / OUTPUT_WARPS;     // dimensions of one output warp
 constexpr int V_TILES = V_EACH / 16;
 static_assert(V_TILES % 2 == 0 && QK % 64 == 0, "halves of 64 bytes; pairs of 16 dimensions an output warp");
 
@@ -51,25 +50,24 @@ constexpr int OWN_SCORES = RING + SLOTS * SLOT_BYTES;              // this CTA's
 constexpr int SENT_SCORES = OWN_SCORES + SCORE_BYTES;              // [buffer]: the peer's part of them
 constexpr int WEIGHTS = SENT_SCORES + SENT_BUFFERS * SCORE_BYTES;  // [buffer]
 constexpr int RESCALE = WEIGHTS + WEIGHT_BUFFERS * WEIGHT_BYTES;   // [buffer][row] f32: factor for the output so far
-constexpr int RESCALE_FLAGS =
-  RESCALE + WEIGHT_BUFFERS * ROWS * 4;  // [buffer][row tile] u32: 1: a factor is not 1; 2: one of the ninth's
+constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4; // [buffer][row tile] u32: 1: a factor is not 1; 2: one of the ninth's
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 32;  // [edge & 1][softmax warp] u16: a token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                     // [softmax warp] s32: see softmax_window_end
 constexpr int BARRIERS = WINDOW_ENDS + 16;                         // mbarriers, 8 bytes each
 // 1 / sum of each row, f32: in what pads the tokens of the last slot, where nothing else is ever written.
 constexpr int FINAL = RING + (SLOTS - 1) * SLOT_BYTES + QK;
 DEV int final_at(int row) { return FINAL + row / 4 * TOKEN_STRIDE + row % 4 * 4; }
-constexpr bool LSE_IN_FINAL = false;  // the softmax warps store it themselves
+constexpr bool LSE_IN_FINAL = false;                               // the softmax warps store it themselves
 
-constexpr int BAR_FULL = BARRIERS;               // [slot]: the tile's bytes have landed
-constexpr int BAR_EMPTY = BAR_FULL + SLOTS * 8;  // [slot]: the output warps, last to read it, are done
+constexpr int BAR_FULL = BARRIERS;                             // [slot]: the tile's bytes have landed
+constexpr int BAR_EMPTY = BAR_FULL + SLOTS * 8;                // [slot]: the output warps, last to read it, are done
 constexpr int BAR_OWN_FULL = BAR_EMPTY + SLOTS * 8;
 constexpr int BAR_OWN_EMPTY = BAR_OWN_FULL + 8;
-constexpr int BAR_SENT_FULL = BAR_OWN_EMPTY + 8;                          // [buffer]: the peer's scores have come
-constexpr int BAR_SENT_EMPTY = BAR_SENT_FULL + SENT_BUFFERS * 8;          // [buffer]: the peer has read what we sent
-constexpr int BAR_WEIGHTS_FULL = BAR_SENT_EMPTY + SENT_BUFFERS * 8;       // [buffer]: weights of both CTAs' rows
+constexpr int BAR_SENT_FULL = BAR_OWN_EMPTY + 8;               // [buffer]: the peer's scores have come
+constexpr int BAR_SENT_EMPTY = BAR_SENT_FULL + SENT_BUFFERS * 8;  // [buffer]: the peer has read what we sent
+constexpr int BAR_WEIGHTS_FULL = BAR_SENT_EMPTY + SENT_BUFFERS * 8;  // [buffer]: weights of both CTAs' rows
 constexpr int BAR_WEIGHTS_EMPTY = BAR_WEIGHTS_FULL + WEIGHT_BUFFERS * 8;  // [buffer]: read in both CTAs
-constexpr int BAR_FINAL = BAR_WEIGHTS_EMPTY + WEIGHT_BUFFERS * 8;         // sums are final, no warp reads the ring any more
+constexpr int BAR_FINAL = BAR_WEIGHTS_EMPTY + WEIGHT_BUFFERS * 8;  // sums are final, no warp reads the ring any more
 constexpr int BARRIERS_END = BAR_FINAL + 8;
 constexpr int SHARED_BYTES = (BARRIERS_END + 15) / 16 * 16;
 static_assert(ROWS * OUT_STRIDE <= (SLOTS - 1) * SLOT_BYTES, "the staged output lives in the ring, before FINAL");
@@ -171,9 +169,9 @@ DEV void score_store(smem_addr own, smem_addr sent, smem_addr bar, bool remote, 
   for (int i = 0; i < 2; i++) {
     const int at = score_chunk(row + i, chunk);
     if (remote) {
-      st_async_u32x4(
-        sent + at,
-        u32x4{float_to_bits(s[0][i]), float_to_bits(s[0][2 + i]), float_to_bits(s[1][i]), float_to_bits(s[1][2 + i])}, bar);
+      st_async_u32x4(sent + at,
+                     u32x4{float_to_bits(s[0][i]), float_to_bits(s[0][2 + i]), float_to_bits(s[1][i]), float_to_bits(s[1][2 + i])},
+                     bar);
     } else {
       sts_f32x4(own + at, f32x4{s[0][i], s[0][2 + i], s[1][i], s[1][2 + i]});
     }
@@ -192,7 +190,8 @@ DEV void score_store_tail(smem_addr own, smem_addr sent, smem_addr bar, bool rem
 }
 
 // HALF: of the ninth tile's tokens, or -1: none.
-template <int HALF> DEV void score_loop(const Pair &c, const Query<TILES_EACH> &q, const Query<1> &tail_q) {
+template <int HALF>
+DEV void score_loop(const Pair &c, const Query<TILES_EACH> &q, const Query<1> &tail_q) {
   constexpr bool WITH_TAIL = HALF >= 0;
   Turn<SLOTS> ring;
   Turn<1> own;
@@ -219,7 +218,8 @@ template <int HALF> DEV void score_loop(const Pair &c, const Query<TILES_EACH> &
 #pragma unroll
     for (int i = -AHEAD; i < 2 * K_STEPS; i++) {
       const int next = i + AHEAD, step = next / 2;
-      if (next < 2 * K_STEPS) ldmatrix_x4(a[next % (AHEAD + 1)], keys[step % 2] + step / 2 * 64 + next % 2 * 16 * TOKEN_STRIDE);
+      if (next < 2 * K_STEPS)
+        ldmatrix_x4(a[next % (AHEAD + 1)], keys[step % 2] + step / 2 * 64 + next % 2 * 16 * TOKEN_STRIDE);
       if (i < 0) continue;
 #pragma unroll
       for (int t = 0; t < TILES_EACH; t++) mma_mul(s[t][i % 2], a[i % (AHEAD + 1)], q.b[i / 2][t]);
@@ -293,7 +293,9 @@ DEV void softmax_factors(const Pair &c, int buffer, smem_addr bar, bool has_x, c
   const int lane = lane_id(), factors = RESCALE + buffer * ROWS * 4, tile = 2 * softmax_warp() + c.rank;
   const bool is_flag = lane == 1, is_tail = TAIL && lane == 2, is_x = has_x && (lane & 3) == 0;
   if (!is_flag && !is_tail && !is_x) return;
-  const int at = is_flag ? RESCALE_FLAGS + (buffer * 8 + tile) * 4 : is_tail ? factors + y.row * 4 : factors + x.row * 4;
+  const int at = is_flag   ? RESCALE_FLAGS + (buffer * 8 + tile) * 4
+                 : is_tail ? factors + y.row * 4
+                           : factors + x.row * 4;
   const u32 word = is_flag ? grow_x | grow_y << 1 : float_to_bits(is_tail ? factor_y : factor_x);
   st_async_u32(c.peer + at, word, bar);
   sts_u32(c.shared + at, word);
@@ -303,7 +305,8 @@ DEV constexpr u32 score_bytes(int rank) { return (owned_rows(rank) + TAIL_ROWS) 
 DEV constexpr u32 weight_bytes(int rank) { return owned_rows(rank) * (64 + 4) + SOFTMAX_WARPS * 4; }
 DEV constexpr u32 of_rank(int rank, u32 zero, u32 one) { return rank ? one : zero; }
 
-template <int L, int T> DEV void softmax_end(const dw_params &p, const Pair &c, const SoftmaxRow<L, T> &x) {
+template <int L, int T>
+DEV void softmax_end(const dw_params &p, const Pair &c, const SoftmaxRow<L, T> &x) {
   const float sum = softmax_total<L>(x.sum), rounded = softmax_total<L>(x.rounded);
   const bool nothing = softmax_nothing(p, c, x, sum);
   if (x.position) return;
@@ -322,8 +325,8 @@ DEV int softmax_views(const dw_params &p, const Pair &c, WholeRow &x, TailRow &y
   y.mask = masks[1], y.first = firsts[1];
   if (!window(p)) return 0;
   const int row = whole_row(c.rank ^ 1), tail = tail_row(c.rank ^ 1);
-  softmax_view(p, c, row < c.rows ? row_node(c.first_row + row) : -1, TAIL && tail < c.rows ? row_node(c.first_row + tail) : -1,
-               masks, firsts);
+  softmax_view(p, c, row < c.rows ? row_node(c.first_row + row) : -1, TAIL && tail < c.rows ? row_node(c.first_row + tail) : -1, masks,
+               firsts);
   int first = x.first > y.first ? x.first : y.first;
   first = firsts[0] > first ? firsts[0] : first;
   return softmax_window_end(c, firsts[1] > first ? firsts[1] : first);
@@ -332,9 +335,8 @@ DEV int softmax_views(const dw_params &p, const Pair &c, WholeRow &x, TailRow &y
 template <class C>  // a Pair; a template leaves out what softmax_tile.cuh has for records, which is nowhere defined here
 DEV void softmax_loop(const dw_params &p, const C &c) {
   const int thread = threadIdx.x - FIRST_SOFTMAX_WARP * 32, warp = thread >> 5;
-  const bool has_x =
-    N_TILES >= 8 || shuffle((u32)(2 * softmax_warp() + c.rank), 0) < N_TILES;  // the same in all lanes: see run_pair
-  const bool announces = threadIdx.x == FIRST_SOFTMAX_WARP * 32;               // what the peer sends
+  const bool has_x = N_TILES >= 8 || shuffle((u32)(2 * softmax_warp() + c.rank), 0) < N_TILES;  // the same in all lanes: see run_pair
+  const bool announces = threadIdx.x == FIRST_SOFTMAX_WARP * 32;  // what the peer sends
   WholeRow x;
   TailRow y;
   softmax_start(c, x, whole_row(c.rank), lane_id() & 3);
@@ -360,8 +362,7 @@ DEV void softmax_loop(const dw_params &p, const C &c) {
     own.arrive(c.shared + BAR_OWN_EMPTY);
     sync_warp();
     // Of the last tiles nobody waits for it: the peer may have ended.
-    if (lane_id() == 0 && tile + SENT_BUFFERS < c.tiles.count)
-      mbarrier_arrive_remote_relaxed(c.peer + BAR_SENT_EMPTY + sent.at * 8);
+    if (lane_id() == 0 && tile + SENT_BUFFERS < c.tiles.count) mbarrier_arrive_remote_relaxed(c.peer + BAR_SENT_EMPTY + sent.at * 8);
 
 #include "softmax_tile.cuh"
 
