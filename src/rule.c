@@ -210,7 +210,9 @@ static dw_status dimsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
 // Row tiles whose q and output the registers hold: of a CTA of grouped, or of each warp of warpsplit.
 static int gqa_tiles(const dw_shape *shape, int family) {
   // Widening takes registers, too: five tiles of KV in e4m3 fit 128 / 128, and spill with 128 elements of V beside another number of K's.
-  const int all = shape->kv == DW_E4M3 && shape->head_dim_v == 128 && shape->head_dim_qk != 128 ? 4 : 5;
+  // Code for sm_100 and sm_103 needs more of them, too.
+  const bool short_of_them = shape->kv == DW_E4M3 && shape->head_dim_v == 128 && shape->head_dim_qk != 128;
+  const int all = short_of_them || shape->target == 100 || shape->target == 103 ? 4 : 5;
   if (family == DW_WARPSPLIT) return most(1, least(all, 210 / (shape->head_dim_v / 4 + 10)));
   const int dims = most(shape->head_dim_qk, shape->head_dim_v);
   return dims <= 128 ? 8 : dims <= 192 ? 6 : 4;

@@ -396,7 +396,7 @@ static const trial trials[] = {
   {SHAPE, R2, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE},
   {SHAPE, R3, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE | CAP},
   {SHAPE, P9, {20, 37, 0}, {0}, CHAIN, 1, 0, INFINITE},
-  {SHAPE, P9, {300, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 208, PREFIX_ONLY},
+  {SHAPE, P5, {300, 37, 16}, {9, 5, 9}, CHAIN_CSR, 1, 208, PREFIX_ONLY},
   {SHAPE, P9, {250, 0, 5}, {0}, PARENTS, 1, 0, WINDOW | POSITIONS},
   {SHAPE, P5, {300, 70, 20}, {0}, CHAIN, 1, 0, 0},
   {"mla:h=2,t=64,qk=192,v=128", P9, {20, 5, 0}, {0}, DW_MASK_BITS, DW_CSR, 1, 0, POISON},

@@ -232,6 +232,9 @@ static bool settle(choice *c, double most_cost) {
     if (GET(c, BATCH) == EMPTY_FIRST) SET(c, BATCH, EQUAL);
     if (GET(c, SPLIT) > 1) SET(c, SPLIT, 0);
   }
+#ifndef TEST_GQA
+  if (is_dimsplit(c) && tiles_of[GET(c, FAMILY)] == 9 && GET(c, SPLIT) > 1) SET(c, SPLIT, 0);
+#endif
   if (GET(c, CALL) == DW_CALL_TABLE) SET(c, ELSEWHERE, 0);
   if (GET(c, ELSEWHERE)) {
     SET(c, LENGTHS, 0), SET(c, WINDOW, 0);
