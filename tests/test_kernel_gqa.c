@@ -220,7 +220,8 @@ static void a24_who_sees_infinity(void **state) {
       const dw_bounds bounds = kt_bounds(problem);
       dw__from_float(DW_BF16, k % 3 ? INFINITY : -INFINITY,
                      (uint16_t *)(uintptr_t)dw__oracle_value(&spec.shape, &problem->args, 0, token, head) + k * 37 % 128);
-      dw__from_float(DW_BF16, -INFINITY, (uint16_t *)(uintptr_t)dw__oracle_key(&spec.shape, &problem->args, 0, token, head) + k * 31 % 128);
+      dw__from_float(DW_BF16, -INFINITY,
+                     (uint16_t *)(uintptr_t)dw__oracle_key(&spec.shape, &problem->args, 0, token, head) + k * 31 % 128);
       kt_solve(problem);
       kt_note("%s, token %d of prefix %d", all_variants[i], token, prefix);
       kt_result got = kt_take_run(kt_kernel_of(text, all_variants[i]), &bounds, problem);
@@ -484,22 +485,14 @@ static void a41_q_in_a_packed_row(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a02_interleaved_pages),
-    cmocka_unit_test(a03_slots_at_the_far_end),
-    cmocka_unit_test(a08_one_bad_value),
-    cmocka_unit_test(a24_who_sees_infinity),
-    cmocka_unit_test(a11_lengths_1_to_5),
-    cmocka_unit_test(a13_batches_in_the_merge),
-    cmocka_unit_test(a19_trees_of_1025_nodes),
-    cmocka_unit_test(a23_unequal_widths),
-    cmocka_unit_test(a23_widths_of_any_size),
-    cmocka_unit_test(a25_window_and_tree),
-    cmocka_unit_test(a27_sinks_of_each_head),
-    cmocka_unit_test(a30_sixteen_heads_a_group),
-    cmocka_unit_test(a30_heads_of_the_presets),
-    cmocka_unit_test(a31_heads_that_do_not_divide),
-    cmocka_unit_test(a41_q_in_a_packed_row),
-    cmocka_unit_test(a42_page_stride_is_the_callers),
+    cmocka_unit_test(a02_interleaved_pages),      cmocka_unit_test(a03_slots_at_the_far_end),
+    cmocka_unit_test(a08_one_bad_value),          cmocka_unit_test(a24_who_sees_infinity),
+    cmocka_unit_test(a11_lengths_1_to_5),         cmocka_unit_test(a13_batches_in_the_merge),
+    cmocka_unit_test(a19_trees_of_1025_nodes),    cmocka_unit_test(a23_unequal_widths),
+    cmocka_unit_test(a23_widths_of_any_size),     cmocka_unit_test(a25_window_and_tree),
+    cmocka_unit_test(a27_sinks_of_each_head),     cmocka_unit_test(a30_sixteen_heads_a_group),
+    cmocka_unit_test(a30_heads_of_the_presets),   cmocka_unit_test(a31_heads_that_do_not_divide),
+    cmocka_unit_test(a41_q_in_a_packed_row),      cmocka_unit_test(a42_page_stride_is_the_callers),
     cmocka_unit_test(d13_row_tiles_do_not_count),
   };
   if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;

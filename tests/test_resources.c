@@ -103,7 +103,8 @@ static void check_variant(dw_ctx *ctx, const dw_shape *shape, const dw_variant *
   // Of records one register of five tiles on sm_89 is kept in memory, read once a tile.
   const bool one_word = shape->kv == DW_RECORD656 && variant->cp_async && variant->n_tiles == 5;
   // Checked, with a window and a cap, nine row tiles of a pair keep a word of 4 bytes on sm_90.
-  const bool checked_pair = variant->family == DW_DIMSPLIT && variant->checked && variant->window && variant->soft_cap && shape->target == 90;
+  const bool checked_pair =
+    variant->family == DW_DIMSPLIT && variant->checked && variant->window && variant->soft_cap && shape->target == 90;
   // Sums in fp16 are there for sm_120, whose code does not spill; on sm_90 each takes twice the instructions.
   const bool no_gain = variant->accumulate && shape->target == 90 && variant->n_tiles == 5;
   const int spills = no_gain ? 40 : variant->e4m3_mma ? 32 : proof || one_word ? 16 : checked_pair ? 8 : 0;
