@@ -285,6 +285,17 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   return DW_OK;
 }
 
+bool dw__variant_fixed_ok(const dw_variant *v, int split_tokens, dw_error *e) {
+  const char *allowed = NULL, *why = NULL;
+  if (v->call == DW_CALL_TABLE) allowed = "0 with call=table", why = "this variant splits by AUTO alone";
+  if (v->family == DW_DIMSPLIT && v->n_tiles == 9)
+    allowed = "0 with nine row tiles of dimsplit",
+    why = "the ninth tile's scores add up in another order, so a row's bits would hang on how many rows there are";
+  if (!split_tokens || !allowed) return true;
+  dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.split_tokens", split_tokens, allowed, "%s", why);
+  return false;
+}
+
 // The feature level is the variant's: setmaxnreg needs the family target of sm_12x, or sm_90a.
 dw_status dw_compile_target(const dw_shape *s, const dw_variant *v, char text[16], dw_error *e) {
   if (!v || !text) return dw__no_argument(e, v ? "text" : "variant");
