@@ -93,6 +93,7 @@ dw_status dw__candidates(const dw_shape *shape, const dw_bounds *bounds, bool an
   for (size_t i = 0; *count < DW__CANDIDATES_MAX - 1 && dw_variant_enumerate(shape, i, &variant) == DW_OK; i++) {
     dw__variant_add_features(&variant, bounds->features);
     if (variant.call != normal.call || dw_variant_applicable(shape, &variant, NULL)) continue;
+    if (!dw__variant_fixed_ok(&variant, bounds->split_tokens, NULL)) continue;
     if (!any_numerics && !same_class(shape, &variant, &normal, bounds->split_tokens)) continue;
     const bool is_default = !memcmp(&variant, &normal, sizeof variant);
     with_default |= is_default;
