@@ -624,8 +624,8 @@ typedef struct rights {
 } rights;
 
 // The request is new: make its source. Another request may have led to the very same source, so the build key is asked too. What the
-// compile needs is opened first, so that a host without says so at once. The slot is given back once the compiler is done: writing waits for
-// the disk, not for a core.
+// compile needs is opened first, so that a host without says so at once. The slot is given back once the compiler is done: writing waits
+// for the disk, not for a core.
 static dw_status make(dw_ctx *ctx, const request *ask, rights *held, dw_cubin *cubin, dw_error *error) {
   char *source = NULL;
   size_t size = 0;

@@ -20,8 +20,8 @@ extern const size_t dw__machine_count;
 // The one that a GPU is, or one made of what is known of it.
 dw__machine dw__machine_of(const dw__board *board);
 
-// X(name, start of a fit, fitted value, meaning). See dw__predict for how they come together. The fitted values are those of the H200's times in
-// bench/results; tests/test_model.c fits anew and compares.
+// X(name, start of a fit, fitted value, meaning). See dw__predict for how they come together. The fitted values are those of the H200's
+// times in bench/results; tests/test_model.c fits anew and compares.
 #define DW__MODEL_TERMS(X)                                                                      \
   X(start_us, 4.0, 3.93715, "launch of both kernels, lengths, table entries, q, first tile")    \
   X(tile_clk, 450.0, 625.585, "clocks of a tile of 16 tokens beside the products")              \
@@ -64,8 +64,8 @@ typedef struct dw__fit_row {
   double us;
   int problem;  // rows of one number are one problem: left out together
 } dw__fit_row;
-// Coefficients that bring the mean of |log(predicted / measured)| over the rows low, from `model` on. The same rows give the same result. Rows
-// of problem `leave_out` do not count (-1: all do).
+// Coefficients that bring the mean of |log(predicted / measured)| over the rows low, from `model` on. The same rows give the same result.
+// Rows of problem `leave_out` do not count (-1: all do).
 void dw__model_fit(const dw__fit_row *rows, size_t count, int leave_out, dw__model *model);
 
 #endif

@@ -438,8 +438,8 @@ static dw_variant gqa_kernel(const dw_shape *shape, const load *l, int family) {
     .family = family, .n_tiles = dw__ceil_div(l->row_tiles, groups), .combine = way_to_combine(shape), .combine_splits = 8};
 }
 
-// Whether pairs of CTAs (dimsplit) take less time than row groups (rowsplit), which hold 40 rows, not 72, and read the KV one by one. What a
-// multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (5,300 tokens at
+// Whether pairs of CTAs (dimsplit) take less time than row groups (rowsplit), which hold 40 rows, not 72, and read the KV one by one. What
+// a multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (5,300 tokens at
 // batch 1 and 17 drafts, 10,600 at 9), below which what a pair takes to start does. Up to five row tiles are one group.
 #define PAIR_LOAD 5.0
 static bool pairs_pay(const load *l, int pair_tiles, int group_tiles) {

@@ -251,8 +251,8 @@ static void plans_that_are_shipped(void **state) {
   dw__choices_free(&choices);
 }
 
-// The measured ones once more, in turns with the default and the fastest variant that an exhaustive sweep found (bench/confirm.py). Bars: within 2 % of the
-// fastest, at most 1 % slower than the default.
+// The measured ones once more, in turns with the default and the fastest variant that an exhaustive sweep found (bench/confirm.py). Bars:
+// within 2 % of the fastest, at most 1 % slower than the default.
 static void choices_measured_again(void **state) {
   (void)state;
   dw__bench_rows again = {0};
