@@ -71,13 +71,7 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
   if (s != DW_OK) return s;
   const int rows = max_rows(shape);
-  if (variant->call == DW_CALL_TABLE && bounds->split_tokens)
-    return dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.split_tokens", bounds->split_tokens, "0 with call=table",
-                        "this variant splits by AUTO alone");
-  if (variant->family == DW_DIMSPLIT && variant->n_tiles == 9 && bounds->split_tokens)
-    return dw__fail_int(
-      e, DW_NOT_APPLICABLE, "bounds.split_tokens", bounds->split_tokens, "0 with nine row tiles of dimsplit",
-      "the ninth tile's scores add up in another order, so a row's bits would hang on how many rows there are");
+  if (!dw__variant_fixed_ok(variant, bounds->split_tokens, e)) return DW_NOT_APPLICABLE;
   plan->features = dw__variant_features(variant);
   if (bounds->features & ~plan->features)
     return dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.features", bounds->features, "what the variant has",

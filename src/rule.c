@@ -2,6 +2,7 @@
 // an H200 under sm_120's limits (bench/results); everything that depends on them is in this file.
 #include "rule.h"
 
+#include "field.h"
 #include "plan.h"
 
 #include <stdio.h>
@@ -132,7 +133,7 @@ static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
 
 enum { E4M3_BITS_TILES = 4 };  // where no instruction converts e4m3
 
-static const char *accumulate_name(const dw_variant *v) { return v->accumulate == DW_ACCUMULATE_FP16 ? "fp16" : "fp16_output"; }
+static const char *accumulate_name(const dw_variant *v) { return dw__name_of(dw__accumulate_names, v->accumulate); }
 
 static dw_status accumulate_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (!v->accumulate) return DW_OK;
@@ -259,7 +260,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
                     is_gqa(s) ? "warpsplit and grouped are the families for GQA" : "rowsplit is the family for MLA");
   if (v->family == DW_REFERENCE) {
     if (v->combine != DW_COMBINE_NONE)
-      return dw__fail(e, DW_NOT_APPLICABLE, "combine", v->combine == DW_COMBINE_FEW ? "few" : "many", "none",
+      return dw__fail(e, DW_NOT_APPLICABLE, "combine", dw__name_of(dw__combine_names, v->combine), "none",
                       "reference does not split the KV");
   } else {
     if (v->combine == DW_COMBINE_NONE)
@@ -283,6 +284,17 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "a plain family has no such parameter");
   if (v->n_tiles != 1) return no(e, "n_tiles", v->n_tiles, "1", "a plain family has no such parameter");
   return DW_OK;
+}
+
+bool dw__variant_fixed_ok(const dw_variant *v, int split_tokens, dw_error *e) {
+  const char *allowed = NULL, *why = NULL;
+  if (v->call == DW_CALL_TABLE) allowed = "0 with call=table", why = "this variant splits by AUTO alone";
+  if (v->family == DW_DIMSPLIT && v->n_tiles == 9)
+    allowed = "0 with nine row tiles of dimsplit",
+    why = "the ninth tile's scores add up in another order, so a row's bits would hang on how many rows there are";
+  if (!split_tokens || !allowed) return true;
+  dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.split_tokens", split_tokens, allowed, "%s", why);
+  return false;
 }
 
 // The feature level is the variant's: setmaxnreg needs the family target of sm_12x, or sm_90a.
