@@ -3,6 +3,7 @@
 // their scales then) and used by all vectors of the item.
 #include "oracle.h"
 
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -379,7 +380,7 @@ static double weights_exact(item *work, int vector, double *scores) {
   double most = work->most[vector], cap = (double)work->job->args->soft_cap;
   for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanh(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
-    if (seen[j] && scores[j] > most) most = scores[j];
+    if (seen[j]) most = fmax(fmax(most, scores[j]), -DBL_MAX);  // a score of -inf weighs nothing, but the token was seen
   double keep = work->most[vector] == most ? 1 : exp(work->most[vector] - most);
   work->most[vector] = most;
   work->sum[vector] *= keep;
@@ -407,12 +408,16 @@ static void block_exact(item *work) {
   }
 }
 
-// The sum is 0 only where nothing was seen, nor a sink: the largest weight is 1.
+// The sum is 0 where nothing was seen, nor a sink (else the largest weight is 1), and 0 / 0 is NaN where all that was seen has a score of
+// -inf.
+static double of_nothing(const item *work, int vector) { return work->most[vector] == -INFINITY ? 0 : NAN; }
+
 static void end_exact(item *work, int vector, double *out, double *lse) {
   size_t v = (size_t)work->job->shape->head_dim_v;
   const double *sum = (double *)work->out + (size_t)vector * v, scale = value_scale(work->job);
-  for (size_t c = 0; c < v; c++) out[c] = work->sum[vector] == 0 ? 0 : sum[c] * scale / work->sum[vector];
-  *lse = work->sum[vector] == 0 ? -INFINITY : work->most[vector] + log(work->sum[vector]);
+  for (size_t c = 0; c < v; c++)
+    out[c] = work->sum[vector] == 0 ? of_nothing(work, vector) : sum[c] * scale / work->sum[vector];
+  *lse = work->sum[vector] == 0 ? of_nothing(work, vector) - INFINITY : work->most[vector] + log(work->sum[vector]);
 }
 
 static const arithmetic exact = {sizeof(double), begin_exact, block_exact, end_exact};
@@ -455,7 +460,7 @@ static float weights_plain(item *work, int vector, float *scores) {
   dw_dtype type = dw__dtype_size(work->job->shape->kv) == 1 ? work->job->shape->q : work->job->shape->kv;
   for (int j = 0; j < work->tokens && cap > 0; j++) scores[j] = cap * tanhf(scores[j] / cap);
   for (int j = 0; j < work->tokens; j++)
-    if (seen[j] && scores[j] > most) most = scores[j];
+    if (seen[j]) most = fmaxf(fmaxf(most, scores[j]), -FLT_MAX);
   float keep = (float)work->most[vector] == most ? 1 : expf((float)work->most[vector] - most);
   sum *= keep;
   for (int j = 0; j < work->tokens; j++) {
@@ -494,10 +499,10 @@ static void end_plain(item *work, int vector, double *out, double *lse) {
   float whole = (float)work->sum[vector], scale = (float)value_scale(work->job);
   for (size_t c = 0; c < v; c++) {
     uint32_t rounded;
-    dw__from_float(shape->out, whole == 0 ? 0 : (double)(sum[c] * scale / whole), &rounded);
+    dw__from_float(shape->out, whole == 0 ? of_nothing(work, vector) : (double)(sum[c] * scale / whole), &rounded);
     out[c] = (double)dw__to_float(shape->out, &rounded);
   }
-  *lse = whole == 0 ? -INFINITY : (double)((float)work->most[vector] + logf(whole));
+  *lse = whole == 0 ? of_nothing(work, vector) - INFINITY : (double)((float)work->most[vector] + logf(whole));
 }
 
 static const arithmetic plain = {sizeof(float), begin_plain, block_plain, end_plain};

@@ -66,6 +66,13 @@ DEV double minus_infinity() {
   w.bits = 0xFFF0000000000000ull;
   return w.number;
 }
+// The least finite number: the maximum of scores that are all -inf.
+DEV double least(double) {
+  Word64 w;
+  w.bits = 0xFFEFFFFFFFFFFFFFull;
+  return w.number;
+}
+DEV float least(float) { return -3.4028235e38f; }
 // A value from lane `lane`, or from the lane whose number differs in the bits of `step`.
 DEV double fetch(double v, u32 lane) {
   Word64 w;
@@ -310,7 +317,7 @@ DEV void each_token(const dw_oracle_params &p, const Plane &plane, u32 left, s64
 // kernel's product with V takes the weights rounded to the type of q, its sum does not.
 template <class T, bool ROUNDED>
 DEV T take_scores(const dw_oracle_params &p, Vector<T> &v, T score, bool seen) {
-  T max = seen ? score : v.max;
+  T max = seen ? (score > least(score) ? score : least(score)) : v.max;
 #pragma unroll
   for (u32 step = 16; step; step >>= 1) {
     const T other = swap(max, step);
@@ -439,8 +446,12 @@ extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid
   double max = minus_infinity(), sum = 0, out[V_EACH];
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) out[i] = 0;
-  for (int c = 0; c < p.chunks; c++)
+  bool seen = false;
+  for (int c = 0; c < p.chunks; c++) {
+    seen |= p.part_max[c * vectors + vector] > minus_infinity();
     if (p.part_sum[c * vectors + vector] > 0 && p.part_max[c * vectors + vector] > max) max = p.part_max[c * vectors + vector];
+  }
+  const double of_nothing = seen ? minus_infinity() - minus_infinity() : 0;  // of scores of -inf alone: 0 / 0
   if (p.sinks && !p.rounded && !is_dead(p, s, index / p.heads)) {
     const double sink = p.sinks[index % p.heads];
     if (sink > max) max = sink;
@@ -456,11 +467,11 @@ extern "C" __global__ void __launch_bounds__(128) dw_oracle64_merge(const __grid
   }
 #pragma unroll
   for (int i = 0; i < V_EACH; i++) {
-    double value = sum == 0 ? 0 : out[i] * (p.v_scale ? *p.v_scale : 1.f) / sum;
+    double value = sum == 0 ? of_nothing : out[i] * (p.v_scale ? *p.v_scale : 1.f) / sum;
     if (p.rounded) value = round_to((float)value, p.out_dtype);
     p.out[vector * V + lane_id() + 32 * i] = value;
   }
-  if (lane_id() == 0) p.lse[vector] = sum == 0 ? minus_infinity() : (log(sum) + max) * p.lse_factor;
+  if (lane_id() == 0) p.lse[vector] = sum == 0 ? of_nothing + minus_infinity() : (log(sum) + max) * p.lse_factor;
 }
 
 // ---- comparison -----------------------------------------------------------------------------------------------

@@ -141,6 +141,50 @@ static void check_problem(const dw__problem_spec *spec, int chunk_tokens) {
 
 static const int prefixes[] = {0, 70, 33, 1}, rows[] = {5, 3, 0, 1};
 
+static bool same_or_near(double a, double b) {
+  return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= 1e-12 * (1 + fabs(a));
+}
+
+// K infinite beside V in the first tokens of a request, whole chunks of them, and in all that another one sees: scores of -inf weigh nothing
+// (those of inf make NaN), and a row that sees no other is NaN.
+static void oracle_agrees_on_scores_of_minus_infinity(void **state) {
+  (void)state;
+  int sound = 0, spoilt = 0, empty = 0;
+  for (int i = 0; i < 4; i++) {
+    const int infinite[] = {0, i % 2 ? 40 : 64, 0, 2};  // of each request's tokens
+    dw__problem_spec spec = {.shape = shape_of(4, 1, DW_BF16, DW_BF16),
+                             .batch = 4,
+                             .prefix = prefixes,
+                             .rows = rows,
+                             .mask_kind = DW_MASK_PARENTS,
+                             .tree = DW__TREE_RANDOM,
+                             .lengths_include_drafts = 1,
+                             .dead_nodes = 1,
+                             .sinks = i / 2,
+                             .q_scale = 1,
+                             .spare_pages = 1,
+                             .seed = (uint64_t)(300 + i)};
+    dw__problem *problem = NULL;
+    dw_error error = {0};
+    if (dw__problem_make(&spec, &problem, &error)) fail_msg("%s", error.message);
+    for (int b = 0; b < 4; b++)
+      for (int t = 0; t < infinite[b]; t++)
+        dw__from_float(DW_BF16, -INFINITY, (uint16_t *)(uintptr_t)dw__oracle_token(&spec.shape, &problem->args, b, t) + V);
+    if (dw__problem_solve(problem, 0, &error)) fail_msg("%s", error.message);
+    const size_t vectors = (size_t)problem->total_q * (size_t)spec.shape.heads;
+    answer exact = answer_make(vectors);
+    solve(problem, "dw_oracle64", 32, &exact);
+    for (size_t k = 0; k < vectors; k++) {
+      assert_true(same_or_near(problem->lse64[k], exact.lse[k]));
+      for (size_t d = 0; d < V; d++) assert_true(same_or_near(problem->out64[k * V + d], exact.out[k * V + d]));
+      sound += isfinite(exact.lse[k]), spoilt += isnan(exact.lse[k]), empty += exact.lse[k] == -INFINITY;
+    }
+    answer_free(&exact);
+    dw__problem_free(problem);
+  }
+  assert_true(sound > 40 && spoilt > 10 && empty > 0);
+}
+
 static void oracle_agrees_over_csr(void **state) {
   (void)state;
   for (int mask = 0; mask < 6; mask++)
@@ -341,6 +385,7 @@ int main(void) {
     cmocka_unit_test(oracle_agrees_over_csr),
     cmocka_unit_test(oracle_agrees_over_block_tables),
     cmocka_unit_test(oracle_agrees_on_scalars_and_parts),
+    cmocka_unit_test(oracle_agrees_on_scores_of_minus_infinity),
     cmocka_unit_test(compare_finds_each_error),
     cmocka_unit_test(outside_and_differ_count),
     cmocka_unit_test(fill_is_normal_and_only_where_used),

@@ -566,6 +566,24 @@ static void visible_nan_is_not_hidden(void **state) {
   assert_true(isnan(p.out[0][0]) && isnan(p.lse[0]));
 }
 
+// A score of -inf weighs nothing, wherever it stands; a row that sees nothing else, nor a sink, is 0 / 0.
+static void scores_of_minus_infinity(void **state) {
+  (void)state;
+  paper p;
+  const float sink = 3;
+  paper_make(&p, 3, (double[]){-INFINITY, 1, -INFINITY}, 1);
+  paper_solve(&p);
+  assert_token(&p, 0, 1);
+  assert_near(p.lse[0], 1, 1e-12);
+  paper_make(&p, 3, (double[]){-INFINITY, -INFINITY, -INFINITY}, 1);
+  paper_solve(&p);
+  assert_true(isnan(p.out[0][0]) && isnan(p.lse[0]));
+  p.args.sinks = &sink;
+  paper_solve(&p);
+  assert_near(p.lse[0], 3, 1e-12);
+  assert_true(p.out[0][0] == 0);
+}
+
 // ---- problems -------------------------------------------------------------------------------------------------
 
 static const int some_prefix[] = {70, 0, 33, 0, 5}, some_rows[] = {9, 4, 0, 1, 7};
@@ -1830,6 +1848,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(sink_is_a_score_without_a_value),
     cmocka_unit_test(sink_alone),
     cmocka_unit_test(visible_nan_is_not_hidden),
+    cmocka_unit_test(scores_of_minus_infinity),
     cmocka_unit_test(oracle_equals_the_formula),
     cmocka_unit_test(addressing_forms_agree),
     cmocka_unit_test(any_problem_has_the_answer_of_the_contract),
