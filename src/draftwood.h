@@ -429,6 +429,11 @@ typedef enum dw_mask {
 // One attention call. Device pointers unless said otherwise; strides in elements of their array.
 // Row r of request b is row qo_indptr[b] + r of q, out and the mask. Each row sees the request's whole prefix and, of its
 // drafts, what the mask says. A row that sees nothing gets out 0 and lse -inf.
+//
+// Elements that are not finite: what a row does not see does not reach it. A row that sees NaN, an infinite element of V, or a score of +inf
+// is not finite. A score of -inf, which an infinite q or K makes, weighs nothing; a row without a sink whose visible tokens all have one is
+// NaN, but where it sees no prefix, or has a window, it may come out as one that sees nothing. With ROWSPLIT and DIMSPLIT a score of -inf
+// makes NaN, where V is finite too, in tiles (16 or 32 tokens) that hold drafts, the end of a range or the beginning of a window.
 typedef struct dw_args {
   size_t size;                 // sizeof(dw_args)
   const void *q;               // [total_q, heads, qk], 16-byte aligned rows

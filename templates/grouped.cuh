@@ -362,7 +362,8 @@ DEV void finish_rows(const dw_params &p, const Cta &c, Scores &x) {
       sum += of.x;
       rounded += of.y;
     }
-    const bool nothing = row >= c.rows || sum == 0.f || row_dead(p, c, row);
+    // A maximum that only keep_seen makes: scores of -inf alone, which weigh nothing.
+    const bool nothing = row >= c.rows || sum == 0.f || lds_f32(c.shared + MAXES + row * 4) == LEAST || row_dead(p, c, row);
     sts_f32(c.shared + FACTORS + row * 4, nothing ? 0.f : 1.f / rounded);
     if (row < c.rows)
       stg_cg_f32(p.partial_lse + partial_row(p, c, row),

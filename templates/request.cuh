@@ -231,11 +231,16 @@ DEV bool node_dead(const dw_params &p, const Request &r, int node) {
 
 // ---- sinks ----------------------------------------------------------------------------------------------------
 // A row's sum takes the sink of its head in: returns the factor for its output so far. max and sum as of an online softmax in log2
-// units. A dead row has none.
+// units. A dead row has none. Where a row sees the prefix and its sum is 0 without a sink, all it sees has a score of -inf: 0 / 0, so NaN.
 DEV float add_sink(const dw_params &p, const Request &r, int row, float &max, float &sum) {
-  if (!p.sinks || node_dead(p, r, row_node(row))) return 1.f;
-  const float sink = bits_to_float(ldg_nc_u32(p.sinks + row_head(row))) * 1.44269504088896340736f, before = max;
-  if (sink == MINUS_INF) return 1.f;
+  const bool blind = sum == 0.f && r.prefix > 0 && !window(p);
+  if ((!p.sinks && !blind) || node_dead(p, r, row_node(row))) return 1.f;
+  const float sink = p.sinks ? bits_to_float(ldg_nc_u32(p.sinks + row_head(row))) * 1.44269504088896340736f : MINUS_INF;
+  if (sink == MINUS_INF) {
+    if (blind) sum = bits_to_float(0x7fffffffu);
+    return 1.f;
+  }
+  const float before = max;
   max = fmaxf(max, sink);
   const float keep = before == MINUS_INF ? 0.f : exp2_approx(before - max);
   sum = sum * keep + exp2_approx(sink - max);

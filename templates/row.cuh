@@ -71,7 +71,7 @@ DEV void add_token(const dw_params &p, Row &row, const Token &token) {
   if (WITH_SOFT_CAP) score = soft_cap(p, soft_cap_start(p), score);
   const float max = fmaxf(row.max, score);
   const float keep = row.max == MINUS_INF ? 0.f : exp2_approx(row.max - max);
-  const float weight = exp2_approx(score - max);
+  const float weight = score == MINUS_INF ? 0.f : exp2_approx(score - max);
   row.max = max;
   row.sum = row.sum * keep + weight;
 #pragma unroll

@@ -114,11 +114,12 @@ DEV void cap_scores(const dw_params &p, const SoftCap &cap, float (&s)[4]) {
   }
 }
 // A score of -inf that an infinite K makes, kept apart from one that hides a token: the weight is 0 all the same. (A soft cap leaves none.)
+constexpr float LEAST = -3.4028235e38f;
 DEV void keep_seen(float (&s)[4]) {
   if (WITH_SOFT_CAP) return;
 #pragma unroll
   for (int k = 0; k < 4; k++)
-    if (s[k] == MINUS_INF) s[k] = -3.4028235e38f;
+    if (s[k] == MINUS_INF) s[k] = LEAST;
 }
 // `sees`: a row's tokens from l / 4 on as bits.
 DEV void hide_scores(u32 sees, int row, float (&s)[4]) {

@@ -67,6 +67,9 @@ void kt_check_in(dw__problem *problem, const char *variant, int split_tokens);
 // In one: run forward in the usual bounds, and check.
 void kt_run_check(const kt_kernel *kernel, dw__problem *problem);
 
+// Scores of -inf, by an element of q or by one of K (MLA: not one of V), in every place that a row may have them: against the oracle.
+void kt_check_minus_infinity(const char *shape, const char *variant, int element);
+
 // The rows of a result, copied out tight.
 typedef struct kt_result {
   int rows, heads;

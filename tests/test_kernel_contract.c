@@ -417,6 +417,13 @@ static void a22_a_matrix_for_each_request(void **state) {
   }
 }
 
+// K is infinite beyond V alone.
+static void a09_scores_of_minus_infinity(void **state) {
+  (void)state;
+  static const char *const variants[] = {FEW, FIVE, PAIR, ASYNC, SPLIT, REFERENCE};
+  for (int i = 0; i < COUNT(variants); i++) kt_check_minus_infinity(SMALL, variants[i], 256 + i);
+}
+
 // Poison in drafts from `first` on reaches none of the rows before, whatever says that this is a chain.
 static void a24_no_form_shows_the_future(void **state) {
   (void)state;
@@ -769,6 +776,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(a07_window_that_shows_nothing),
     cmocka_unit_test(a04_window_of_short_requests),
     cmocka_unit_test(a09_window_begins_inside),
+    cmocka_unit_test(a09_scores_of_minus_infinity),
     cmocka_unit_test(a14_ranks_merged),
     cmocka_unit_test(a15_offsets_of_elements),
     cmocka_unit_test(a16_mask_too_small),

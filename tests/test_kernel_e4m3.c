@@ -141,6 +141,13 @@ static void small_weights_count(void **state) {
 
 // ---- NaN ------------------------------------------------------------------------------------------------------
 
+// q is infinite: KV in e4m3 cannot be.
+static void a09_scores_of_minus_infinity(void **state) {
+  (void)state;
+  for (int i = 0; i < COUNT(all_variants); i++)
+    kt_check_minus_infinity("mla:h=8,t=9,qk=320,v=256,kv=e4m3", all_variants[i], 7 * i);
+}
+
 // NaN in every element of tokens that a row does not see leaves its bits alone; who sees one is NaN.
 static void a08_nan_where_nobody_looks(void **state) {
   (void)state;
@@ -583,6 +590,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(q_of_any_size),
     cmocka_unit_test(small_weights_count),
     cmocka_unit_test(a08_nan_where_nobody_looks),
+    cmocka_unit_test(a09_scores_of_minus_infinity),
     cmocka_unit_test(products_in_e4m3),
     cmocka_unit_test(sums_in_fp16),
     cmocka_unit_test(sums_in_fp16_never_overflow),

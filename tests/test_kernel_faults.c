@@ -121,8 +121,8 @@ static const fault faults[] = {
   {"window_skips_a_tile_too_many", "schedule.cuh", "? first / TILE : 0", "? first / TILE + 1 : 0"},
   // Sinks, caps, parts, ranks.
   {"sink_of_another_head", REQUEST, "p.sinks + row_head(row)", "p.sinks + row_head(row + 1)"},
-  {"sink_of_the_dead", REQUEST, "if (!p.sinks || node_dead(p, r, row_node(row))) return 1.f;", "if (!p.sinks) return 1.f;"},
-  {"sink_in_base_2", REQUEST, " * 1.44269504088896340736f, before = max;", ", before = max;"},
+  {"sink_of_the_dead", REQUEST, "blind) || node_dead(p, r, row_node(row))) return 1.f;", "blind)) return 1.f;"},
+  {"sink_in_base_2", REQUEST, " * 1.44269504088896340736f : MINUS_INF;", " : MINUS_INF;"},
   {"sink_does_not_shrink_the_output", COMBINE, "scale = keep * reciprocal_approx(sum) * stored;",
    "scale = reciprocal_approx(sum) * stored;"},
   {"cap_only_from_above", REQUEST, "p.cap_log2 - 2.f * p.cap_log2",

@@ -242,6 +242,11 @@ static void a24_who_sees_infinity(void **state) {
   }
 }
 
+static void a09_scores_of_minus_infinity(void **state) {
+  (void)state;
+  for (int i = 0; i < COUNT(all_variants); i++) kt_check_minus_infinity("gqa:h=8,hk=2,t=9,d=128", all_variants[i], i);
+}
+
 // ---- splits and batches ---------------------------------------------------------------------------------------
 
 static void a11_lengths_1_to_5(void **state) {
@@ -485,14 +490,23 @@ static void a41_q_in_a_packed_row(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a02_interleaved_pages),      cmocka_unit_test(a03_slots_at_the_far_end),
-    cmocka_unit_test(a08_one_bad_value),          cmocka_unit_test(a24_who_sees_infinity),
-    cmocka_unit_test(a11_lengths_1_to_5),         cmocka_unit_test(a13_batches_in_the_merge),
-    cmocka_unit_test(a19_trees_of_1025_nodes),    cmocka_unit_test(a23_unequal_widths),
-    cmocka_unit_test(a23_widths_of_any_size),     cmocka_unit_test(a25_window_and_tree),
-    cmocka_unit_test(a27_sinks_of_each_head),     cmocka_unit_test(a30_sixteen_heads_a_group),
-    cmocka_unit_test(a30_heads_of_the_presets),   cmocka_unit_test(a31_heads_that_do_not_divide),
-    cmocka_unit_test(a41_q_in_a_packed_row),      cmocka_unit_test(a42_page_stride_is_the_callers),
+    cmocka_unit_test(a02_interleaved_pages),
+    cmocka_unit_test(a03_slots_at_the_far_end),
+    cmocka_unit_test(a08_one_bad_value),
+    cmocka_unit_test(a24_who_sees_infinity),
+    cmocka_unit_test(a09_scores_of_minus_infinity),
+    cmocka_unit_test(a11_lengths_1_to_5),
+    cmocka_unit_test(a13_batches_in_the_merge),
+    cmocka_unit_test(a19_trees_of_1025_nodes),
+    cmocka_unit_test(a23_unequal_widths),
+    cmocka_unit_test(a23_widths_of_any_size),
+    cmocka_unit_test(a25_window_and_tree),
+    cmocka_unit_test(a27_sinks_of_each_head),
+    cmocka_unit_test(a30_sixteen_heads_a_group),
+    cmocka_unit_test(a30_heads_of_the_presets),
+    cmocka_unit_test(a31_heads_that_do_not_divide),
+    cmocka_unit_test(a41_q_in_a_packed_row),
+    cmocka_unit_test(a42_page_stride_is_the_callers),
     cmocka_unit_test(d13_row_tiles_do_not_count),
   };
   if (list_tests(argc, argv, tests, DW__COUNT(tests))) return 0;

@@ -149,6 +149,13 @@ static void small_weights_count(void **state) {
 
 // ---- NaN ------------------------------------------------------------------------------------------------------
 
+// q is infinite: KV in e4m3 cannot be.
+static void a09_scores_of_minus_infinity(void **state) {
+  (void)state;
+  for (int i = 0; i < COUNT(all_variants); i++)
+    kt_check_minus_infinity("gqa:h=8,hk=2,t=9,d=128,kv=e4m3", all_variants[i], 7 * i);
+}
+
 // Both codes of NaN in K, in V or in both, of one KV head's drafts that only some rows see: the others keep their bits, who sees one is
 // NaN, and where it is V alone in every element of it.
 static void a08_nan_where_nobody_looks(void **state) {
@@ -468,6 +475,7 @@ int main(int argc, char **argv) {
     cmocka_unit_test(q_of_any_size),
     cmocka_unit_test(small_weights_count),
     cmocka_unit_test(a08_nan_where_nobody_looks),
+    cmocka_unit_test(a09_scores_of_minus_infinity),
     cmocka_unit_test(fixed_ranges_have_their_bits),
     cmocka_unit_test(a11_lengths_1_to_5),
     cmocka_unit_test(a13_batches_in_the_merge),
