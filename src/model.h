@@ -43,7 +43,10 @@ typedef struct dw__model {
 } dw__model;
 extern const dw__model dw__model_first, dw__model_fitted;
 
-// Microseconds; 0 where the variant cannot serve. bounds->sm_count is the machine's where 0.
+// Microseconds; 0 where the variant cannot serve. bounds->sm_count is the machine's where 0. ranges: KV ranges a request, or 0 for the rule
+// table's.
+double dw__predict_ranges(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_variant *variant,
+                          const dw_bounds *bounds, int ranges);
 double dw__predict(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_variant *variant,
                    const dw_bounds *bounds);
 double dw__product_clocks(const dw__machine *machine, const dw_shape *shape, const dw_variant *variant);
@@ -62,6 +65,7 @@ typedef struct dw__fit_row {
   dw_bounds bounds;
   const dw__machine *machine;
   double us;
+  int ranges;   // KV ranges a request
   int problem;  // rows of one number are one problem: left out together
 } dw__fit_row;
 // Coefficients that bring the mean of |log(predicted / measured)| over the rows low, from `model` on. The same rows give the same result.

@@ -111,6 +111,19 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   return DW_OK;
 }
 
+void dw__plan_set_ranges(dw__plan *plan, const dw_bounds *bounds, int ranges) {
+  if (!ranges || plan->count < 2 || bounds->split_tokens) return;
+  size_t packed = plan->workspace_bytes - plan->partial_bytes - plan->lse_bytes, old = (size_t)plan->ranges;
+  plan->partial_bytes = ((plan->partial_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
+  plan->lse_bytes = ((plan->lse_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
+  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed;
+  plan->ranges = ranges;
+  plan->all_ranges = ranges * bounds->batch;
+  unsigned *grid = plan->kernels[0].grid;
+  grid[1] = (unsigned)ranges;
+  plan->early_launch = (long long)grid[0] * grid[1] * grid[2] * 10 <= bounds->sm_count * 7LL;
+}
+
 void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,
                      const dw_args *a, dw_params *p, dw_params *pack) {
   const double log2e = 1.44269504088896340736, ln2 = 0.69314718055994530942;

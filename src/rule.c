@@ -344,21 +344,61 @@ static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
                                       : dw__ceil_div((long long)shape->width * shape->heads, 4);
 }
 
-// One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
-static int choose_ranges(const load *l, const dw_bounds *bounds, int ctas) {  // ctas: of a range
-  int ranges = most(1, bounds->sm_count / (ctas * bounds->batch));
-  const int tiles_each = ctas >= 4 ? 4 : 2;
-  ranges = least(ranges, most(1, dw__ceil_div(l->tiles, tiles_each)));
-  if (l->tiles_per_sm < LONG_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
-  return ranges;
+// KV ranges of a request. One wave of CTAs at first; more where the last wave would leave many multiprocessors idle, as one of 40 pairs
+// does (66 fit: 40 requests of 5,700 tokens take 187 us as one range each, 139 as three). A wave takes what the tiles of a range do, and
+// START_TILES (of 16 tokens) to start and end. Where memory decides, fewer CTAs are faster each, down to ALONE of the time.
+#define START_TILES 15
+#define ALONE 0.6
+#define WAVES_GAIN 0.97  // at most, for each range more: what is made for long requests runs short ones, too
+#define MOST_WAVE_RANGES 16
+
+typedef struct wave {
+  int slots;              // CTAs that run at once
+  long long ctas;         // of a range, all requests
+  int tiles, tiles_step;  // of 16 tokens: of a request; a CTA takes so many at a time
+  double alone;
+} wave;
+
+static int range_tiles(const wave *w, int ranges) {  // of the longest range
+  return dw__ceil_div(dw__ceil_div(w->tiles, w->tiles_step), ranges) * w->tiles_step;
+}
+static double waves_take(const wave *w, int ranges) {
+  const long long ctas = w->ctas * ranges, full = ctas / w->slots;
+  const double rest = (double)(ctas % w->slots) / w->slots, part = rest > w->alone ? rest : w->alone;
+  return range_tiles(w, ranges) * ((double)full + (rest > 0 ? part : 0)) + START_TILES * (double)(full + (rest > 0));
+}
+static int choose_ranges(const wave *w, int most_ranges) {
+  int ranges = least(most(1, (int)(w->slots / w->ctas)), most_ranges);
+  for (int more = ranges + 1; more <= least(most_ranges, MOST_WAVE_RANGES); more++)
+    if (waves_take(w, more) < WAVES_GAIN * waves_take(w, ranges)) ranges = more;
+  // As few as have the same longest range: less to merge.
+  return dw__ceil_div(dw__ceil_div(w->tiles, w->tiles_step), range_tiles(w, ranges) / w->tiles_step);
+}
+
+// One CTA an SM; fewer ranges where one would have too few tiles to pay for its merge.
+static int choose_mla_ranges(const load *l, const dw_variant *variant, const dw_bounds *bounds, int groups) {
+  const bool pair = variant->family == DW_DIMSPLIT;
+  const int ctas = pair ? 2 * groups : groups;
+  const wave w = {.slots = bounds->sm_count,
+                  .ctas = (long long)ctas * bounds->batch,
+                  .tiles = l->tiles,
+                  .tiles_step = pair || variant->wide_tile ? 2 : 1,
+                  .alone = variant->n_tiles > 3 ? 1 : ALONE};
+  int most_ranges = most(1, dw__ceil_div(l->tiles, ctas >= 4 ? 4 : 2));
+  if (l->tiles_per_sm < LONG_LOAD) most_ranges = least(most_ranges, most(1, bounds->sm_count / 2));
+  return choose_ranges(&w, most_ranges);
 }
 
 // Two CTAs an SM, if they fit; a range has two steps of 32 tokens, or a tile for each of four warps, at least where it can.
 static int choose_gqa_ranges(const dw_shape *shape, const load *l, const dw_variant *variant, const dw_bounds *bounds,
                              int groups) {
-  const int ctas = variant->family == DW_WARPSPLIT ? warpsplit_ctas(shape, variant) : grouped_ctas(shape);
-  const int ranges = most(1, ctas * bounds->sm_count / (groups * shape->kv_heads * bounds->batch));
-  return least(ranges, most(1, dw__ceil_div(l->tiles, 4)));
+  const bool warps = variant->family == DW_WARPSPLIT;
+  const wave w = {.slots = bounds->sm_count * (warps ? warpsplit_ctas(shape, variant) : grouped_ctas(shape)),
+                  .ctas = (long long)groups * shape->kv_heads * bounds->batch,
+                  .tiles = l->tiles,
+                  .tiles_step = warps ? WARPSPLIT_WARPS : 2,
+                  .alone = ALONE};
+  return choose_ranges(&w, most(1, dw__ceil_div(l->tiles, 4)));
 }
 
 dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds) {
@@ -368,7 +408,7 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
   if (bounds->split_tokens) s.ranges = dw__ceil_div(bounds->kv_len, bounds->split_tokens);
   else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
   else if (dw__is_for_gqa(variant->family)) s.ranges = choose_gqa_ranges(shape, &l, variant, bounds, s.groups);
-  else s.ranges = choose_ranges(&l, bounds, variant->family == DW_DIMSPLIT ? 2 * s.groups : s.groups);
+  else s.ranges = choose_mla_ranges(&l, variant, bounds, s.groups);
   return s;
 }
 

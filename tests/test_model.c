@@ -60,7 +60,7 @@ static int free_rows(void **state) {
 }
 
 static double predict(const dw__model *model, const dw__fit_row *row) {
-  return dw__predict(model, row->machine, &row->shape, &row->variant, &row->bounds);
+  return dw__predict_ranges(model, row->machine, &row->shape, &row->variant, &row->bounds, row->ranges);
 }
 
 static double median_error(const dw__model *model) {
