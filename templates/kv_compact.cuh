@@ -4,8 +4,8 @@
 #pragma once
 
 // From launch to first store a block waits three times: for what needs nothing of one another, for the drafts' entries, for the
-// rows. Slots of the drafts come with the first of these. As a dependent launch it has done two of the three before the kernel
-// ahead of it, which made the list, is through.
+// rows. That is so only as long as nothing is worked out of what a load brings before the loads after it that do not need it. As a
+// dependent launch it has done two of the three before the kernel ahead of it, which made the list, is through.
 struct DraftList {
   const void *list;
   s64 first;  // entry of draft d: at first + d, or at first + (prefix + d) / page of a block table
@@ -30,29 +30,45 @@ DEV s64 draft_offset(const DraftList &l, const dw_c_planes &planes, const dw_c_d
   return place.entry * planes.page_stride + place.in_page * planes.token_stride;
 }
 
+// The thread's column of a layer: of a token's row, since compaction has no other. Past the last one it is the last one, which is
+// loaded in vain, so that no load has a condition of its own. The plane's address is still on its way.
+struct Column {
+  s64 plane;
+  u32 in_row;
+};
+DEV Column ask_column(const dw_c_planes &planes, int number) {
+  u32 in_row;
+  const int plane = (int)divide(number < planes.columns ? number : planes.columns - 1, planes.row_units, in_row);
+  return Column{ldg_nc_s64((const s64 *)planes.bases + plane), in_row * (u32)planes.unit};
+}
+
 template <class T>
 DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   const int b = blockIdx.y, lane = lane_id();
   const s32 *list = p.accept_index + b * p.accept_stride;
   grid_dependents_launch();
-  int id = lane < p.accept_columns && !p.dependent ? ldg_cg_s32(list + lane) : -1;
-  const int kv_len = ldg_nc_s32(p.kv_len + b);
-  const Rows rows = rows_of(p.rows, b);
   DraftList l;
   l.table = p.addressing == 1;
   l.wide = !l.table && p.index64;
-  l.list = l.table ? p.block_table : p.draft_slots ? p.draft_slots : p.kv_indices;
-  const s32 listed_from = l.table || p.draft_slots ? 0 : ldg_nc_s32(p.kv_indptr + b);
   // Which of a table's pages hold the drafts, the length has yet to say; all of a short row are on their way until then.
   const int sector = threadIdx.x * 8;
   if (l.table && blockIdx.x == 0 && sector < p.table_columns && p.table_columns <= DW_C_COMPACT_THREADS * 8)
     prefetch_l2(p.block_table + b * p.block_table_stride + sector);
-  u8 *columns[DW_C_COMPACT_COLUMNS];
+  // From here to the lengths' first use there is no branch: all loads are on their way before anything waits for one.
+  const int kv_len = ldg_nc_s32(p.kv_len + b);
+  const s32 listed_from = l.table || p.draft_slots ? 0 : ldg_nc_s32(p.kv_indptr + b);
+  int id = lane < p.accept_columns && !p.dependent ? ldg_nc_s32(list + lane) : -1;
+  const int first_column = ((int)blockIdx.x - planes.first_block) * p.columns_each * DW_C_COMPACT_THREADS + threadIdx.x;
+  Column asked[DW_C_COMPACT_COLUMNS];
+  bool owns[DW_C_COMPACT_COLUMNS];
 #pragma unroll
   for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++) {
-    const int before = ((int)blockIdx.x - planes.first_block) * p.columns_each + c;
-    columns[c] = c < p.columns_each ? find_column(planes, before * DW_C_COMPACT_THREADS + threadIdx.x) : nullptr;
+    const int number = first_column + c * DW_C_COMPACT_THREADS;
+    owns[c] = c < p.columns_each && number < planes.columns;
+    asked[c] = ask_column(planes, number);
   }
+  const Rows rows = rows_of(p.rows, b);
+  l.list = l.table ? p.block_table : p.draft_slots ? p.draft_slots : p.kv_indices;
   const Tokens tokens = tokens_of(kv_len, rows.count, p.lengths_include_drafts);
   l.prefix = tokens.prefix;
   l.first = l.table ? b * p.block_table_stride : p.draft_slots ? rows.first : (s64)listed_from + tokens.prefix;
@@ -63,6 +79,9 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
     grid_dependency_wait();
     if (lane < p.accept_columns) id = ldg_cg_s32(list + lane);
   }
+  u8 *columns[DW_C_COMPACT_COLUMNS];
+#pragma unroll
+  for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++) columns[c] = (u8 *)(asked[c].plane + asked[c].in_row);
   int last = -1, kept = 0;
   for (int k0 = 0; k0 < p.accept_columns; k0 += 32) {
     const int k = k0 + lane;
@@ -75,27 +94,23 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
     s64 from = shuffle_s64(own, (u32)id & 31), to = own;
     if (moves && id >= 32) from = draft_offset(l, planes, p.page, find_draft(l, p.page, id));
     if (moves && k >= 32) to = draft_offset(l, planes, p.page, find_draft(l, p.page, k));
-    u32 left = vote_ballot(moves);
-    while (left) {
+    // Behind the first that moves all do, since ids ascend.
+    for (int m = listed - (int)count_bits(vote_ballot(moves)); m < listed; m += DW_C_COMPACT_BATCH) {
       T held[DW_C_COMPACT_BATCH][DW_C_COMPACT_COLUMNS];
-      u32 rest = left;
 #pragma unroll
       for (int j = 0; j < DW_C_COMPACT_BATCH; j++) {
-        if (!rest) break;
-        const s64 offset = shuffle_s64(from, lowest_bit(rest));
-        rest &= rest - 1;
+        if (m + j >= listed) break;
+        const s64 offset = shuffle_s64(from, m + j);
 #pragma unroll
-        for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++)
-          held[j][c] = load_unit_if<T>((u64)columns[c] + offset, columns[c]);
+        for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++) held[j][c] = load_unit_if<T>((u64)columns[c] + offset, owns[c]);
       }
 #pragma unroll
       for (int j = 0; j < DW_C_COMPACT_BATCH; j++) {
-        if (!left) break;
-        const s64 offset = shuffle_s64(to, lowest_bit(left));
-        left &= left - 1;
+        if (m + j >= listed) break;
+        const s64 offset = shuffle_s64(to, m + j);
 #pragma unroll
         for (int c = 0; c < DW_C_COMPACT_COLUMNS; c++)
-          if (columns[c]) store_unit<T>(columns[c] + offset, held[j][c]);
+          if (owns[c]) store_unit<T>(columns[c] + offset, held[j][c]);
       }
     }
     kept += listed;
@@ -108,7 +123,12 @@ DEV void compact(const dw_compact_params &p, const dw_c_planes &planes) {
   if (p.accept_count) p.accept_count[b] = kept;
 }
 
+// One kind of planes of whole 16 bytes, as nearly every call has, needs no choice among the parameters.
 extern "C" __global__ void __launch_bounds__(DW_C_COMPACT_THREADS) dw_kv_compact(const __grid_constant__ dw_compact_params p) {
+  if (p.kinds == 1 && p.planes[0].unit == 16) {
+    compact<u32x4>(p, p.planes[0]);
+    return;
+  }
   const dw_c_planes planes = planes_of(p.planes, p.kinds);
   if (planes.unit == 16) compact<u32x4>(p, planes);
   else if (planes.unit == 4) compact<u32>(p, planes);
