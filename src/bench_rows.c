@@ -57,6 +57,7 @@ static dw_status take(void *user, const char *line, size_t size, dw_error *error
     made.batch = (int)number_of(row, "batch");
     made.prefix = (int)number_of(row, "prefix");
     made.page = (int)number_of(row, "page");
+    made.ranges = (int)number_of(row, "ranges");
     made.cold = strcmp(text_of(row, "l2"), "warm") != 0;
     made.plain = is_plain(row);
     made.p10 = number_of(row, "us_p10");
@@ -88,7 +89,7 @@ dw_status dw__fit_rows(const dw__bench_rows *rows, dw__fit_row **list, size_t *c
   for (size_t i = 0; i < rows->count; i++) {
     const dw__bench_row *r = &rows->list[i];
     if (!r->has_variant || !r->cold || !r->plain || dw_variant_applicable(&r->shape, &r->variant, NULL)) continue;
-    dw__fit_row made = {.shape = r->shape, .variant = r->variant, .us = r->us};
+    dw__fit_row made = {.shape = r->shape, .variant = r->variant, .us = r->us, .ranges = r->ranges};
     made.bounds = (dw_bounds){.size = sizeof made.bounds, .batch = r->batch, .kv_len = r->prefix + r->shape.width};
     for (size_t m = 0; m < dw__machine_count && !made.machine; m++)
       if (strstr(r->board, dw__machines[m].name)) made.machine = &dw__machines[m];

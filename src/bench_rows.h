@@ -9,8 +9,8 @@ typedef struct dw__bench_row {
   bool has_variant;  // ours, of an attention call
   dw_shape shape;    // of peers too, where it can be read
   dw_variant variant;
-  int batch, prefix, page;
-  bool cold, plain;  // plain: no feature, no chain, made for the lengths that are run
+  int batch, prefix, page, ranges;  // ranges: of KV, a request
+  bool cold, plain;                 // plain: no feature, no chain, made for the lengths that are run
   double us, p10, p90, gbs, tflops, floor_us;
 } dw__bench_row;
 

@@ -1,5 +1,5 @@
-// Plots as SVG text inside an HTML page: axes, lines, points, legends. Colours come from the page's style sheet, by class, so that one drawing
-// serves light, dark and paper.
+// Plots as SVG text inside an HTML page: axes, lines, points, legends. Colours come from the page's style sheet, by class, so that one
+// drawing serves light, dark and paper.
 #ifndef DRAFTWOOD_CHART_H
 #define DRAFTWOOD_CHART_H
 

@@ -8,6 +8,7 @@
 #include "../runtime/gpu.h"
 #include "core.h"
 #include "problem.h"
+#include "tune.h"
 
 enum { CLI_DONE = 0, CLI_WRONG = 1, CLI_USAGE = 2, CLI_GO_ON = -1 };
 
@@ -152,6 +153,7 @@ typedef struct cli_jobs {
   int companions[16], companion_count;  // targets whose companion kernels are asked for, by the first shard alone
   size_t shapes, left_out;              // of the presets, with widths and pages; those that no kernel serves yet
   bool may_leave_out;                   // while presets are added
+  dw__choices tuned;                    // of a release: the shipped plans
 } cli_jobs;
 // The shard's part of what options and argv[1] to argv[argc - 1] ask for. CLI_GO_ON, or what is wrong has been said.
 int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc, char **argv);

@@ -44,20 +44,6 @@ static double floor_us(const bench *b, const problem *p) {
 
 // ---- contenders -----------------------------------------------------------------------------------------------
 
-// A plan with another number of KV ranges a request: the grid and the workspace follow, as in dw__plan_make.
-static void override_ranges(dw__plan *plan, const dw_bounds *bounds, int ranges) {
-  if (!ranges || plan->count < 2 || bounds->split_tokens) return;
-  size_t packed = plan->workspace_bytes - plan->partial_bytes - plan->lse_bytes, old = (size_t)plan->ranges;
-  plan->partial_bytes = ((plan->partial_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
-  plan->lse_bytes = ((plan->lse_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
-  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed;
-  plan->ranges = ranges;
-  plan->all_ranges = ranges * bounds->batch;
-  unsigned *grid = plan->kernels[0].grid;
-  grid[1] = (unsigned)ranges;
-  plan->early_launch = (long long)grid[0] * grid[1] * grid[2] * 10 <= bounds->sm_count * 7LL;
-}
-
 static dw_status prepare(const contender *c, const dw__plan_kernel *planned, dw__launch *launch, dw_error *error) {
   *launch = (dw__launch){.grid = {planned->grid[0], planned->grid[1], planned->grid[2]},
                          .block = {planned->block, 1, 1},
@@ -71,7 +57,7 @@ dw_status bench_load(const bench *b, const problem *p, contender *c, dw_error *e
   if (c->reads) return DW_OK;
   dw_status status = dw__plan_make(&p->shape, &c->variant, &p->bounds, &c->plan, error);
   if (status) return status;
-  override_ranges(&c->plan, &p->bounds, c->slots);
+  dw__plan_set_ranges(&c->plan, &p->bounds, c->slots);
   status = dw_cubin_build(b->ctx, &p->shape, &c->variant, &c->cubin, error);
   if (status || !b->gpu) return status;
   status = dw__module_load(dw__gpu_driver(b->gpu), c->cubin->data, c->cubin->size, &c->module, error);
@@ -291,6 +277,7 @@ static json_t *result_json(const bench *b, const problem *p, const contender *c,
   };
   for (size_t i = 0; i < DW__COUNT(numbers); i++) json_object_set_new(row, numbers[i].name, json_real(numbers[i].value));
   json_object_set_new(row, "rel_err", c->rel_err >= 0 ? json_real(c->rel_err) : json_null());
+  if (c->plan.ranges) json_object_set_new(row, "ranges", json_integer(c->plan.ranges));
   if (c->slots) json_object_set_new(row, "slots", json_integer(c->slots));
   if (b->want->chain) json_object_set_new(row, "chain", json_true());
   if (*b->conditions) json_object_set_new(row, "conditions", json_string(b->conditions));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "model.h"
 #include "plan.h"
 #include "tune_plan.h"
 
@@ -58,14 +59,28 @@ static dw_status add_new_job(cli_jobs *all, size_t first, const dw_shape *shape,
   return add_job(all, shape, variant, error);
 }
 
+// How many multiprocessors the boards of a target have, each number once.
+#define SM_COUNTS_MOST 8
+static int sm_counts_of(int target, int counts[SM_COUNTS_MOST]) {
+  int found = 0;
+  counts[found++] = dw__target_sm_count(target);
+  for (size_t m = 0; m < dw__machine_count && found < SM_COUNTS_MOST; m++) {
+    const dw__machine *board = &dw__machines[m];
+    int i = 0;
+    while (i < found && counts[i] != board->sm_count) i++;
+    if (i == found && board->cc == target) counts[found++] = board->sm_count;
+  }
+  return found;
+}
+
 // What the rule table chooses on the boards of the target, up to a request a multiprocessor and 1M tokens each, in steps of a factor of
 // 2^(1/4); by tables alone with pages of more than a token; with FIXED ranges; and what was tuned for just this shape.
 static dw_status add_chosen(cli_jobs *all, const dw_shape *shape, dw_error *error) {
-  const int sm_counts[] = {dw__target_sm_count(shape->target), shape->target == 120 ? 170 : 0};  // an RTX 5090 has 170
   const size_t first = all->count;
-  dw__choices tuned = {0};
-  dw_status status = dw__choices_shipped(&tuned, error);
-  for (size_t k = 0; k < DW__COUNT(sm_counts) && sm_counts[k]; k++)
+  int sm_counts[SM_COUNTS_MOST];
+  const int counts = sm_counts_of(shape->target, sm_counts);
+  dw_status status = DW_OK;
+  for (int k = 0; k < counts; k++)
     for (int call = DW_CALL_ANY; call <= (shape->page > 1 ? DW_CALL_TABLE : DW_CALL_ANY); call++)
       for (int batch = 1; batch <= sm_counts[k]; batch++)
         for (int step = -1; step <= 64 && !status; step++) {
@@ -79,10 +94,9 @@ static dw_status add_chosen(cli_jobs *all, const dw_shape *shape, dw_error *erro
           status = dw_variant_choose(shape, &bounds, &variant, error);
           if (!status) status = add_new_job(all, first, shape, &variant, error);
         }
-  for (size_t i = 0; i < tuned.count && !status; i++)
-    if (!memcmp(&tuned.list[i].key.shape, shape, sizeof *shape))
-      status = add_new_job(all, first, shape, &tuned.list[i].variant, error);
-  dw__choices_free(&tuned);
+  for (size_t i = 0; i < all->tuned.count && !status; i++)
+    if (!memcmp(&all->tuned.list[i].key.shape, shape, sizeof *shape))
+      status = add_new_job(all, first, shape, &all->tuned.list[i].variant, error);
   return status;
 }
 
@@ -234,7 +248,8 @@ int cli_jobs_list(cli_jobs *all, cli_wanted *want, const char *command, int argc
   if (want->variant && want->all_variants) return cli_usage("%s: --variant and --all-variants exclude one another", command);
   int code = want->shard_text ? cli_shard_read(want->shard_text, &want->shard) : CLI_GO_ON;
   if (code != CLI_GO_ON) return code;
-  dw_status status = want->all_presets ? add_presets(all, want, &error) : DW_OK;
+  dw_status status = want->chosen ? dw__choices_shipped(&all->tuned, &error) : DW_OK;
+  if (want->all_presets && !status) status = add_presets(all, want, &error);
   for (int i = 1; i < argc && !status; i++) status = add_shape(all, want, argv[i], &error);
   if (want->misses && !status) status = add_misses(all, want->misses, &error);
   if (status) return cli_error(&error);
@@ -249,6 +264,7 @@ void cli_jobs_free(cli_jobs *all) {
     dw_error_clear(&all->list[i].error);
   }
   free(all->list);
+  dw__choices_free(&all->tuned);
 }
 
 // ---- shards ---------------------------------------------------------------------------------------------------

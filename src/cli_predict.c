@@ -1,5 +1,5 @@
-// draftwood bench --predict: what boards that are not at hand should take, by two ways that share no formula: clocks a token of an H200 that
-// were measured, carried over to the board, and the fitted model. Predictions, and called so; the last lines say how to check them.
+// draftwood bench --predict: what boards that are not at hand should take, by two ways that share no formula: clocks a token of an H200
+// that were measured, carried over to the board, and the fitted model. Predictions, and called so; the last lines say how to check them.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -333,7 +333,8 @@ static dw_status generate(dw_ctx *ctx, const request *ask, char **source, size_t
   // What the text leaves out, a template still gets.
 #define DW_PARAM(name, kind, least, most, normal, help)                                                    \
   if (!strcmp(#kind, "feature") && !ask->variant->name) params[count++] = (dw__gen_param){#name, NULL, 0}; \
-  if (!strcmp(#kind, "accumulate") && !ask->variant->name) params[count++] = (dw__gen_param){#name, "fp32", 0};
+  if (!strcmp(#kind, "accumulate") && !ask->variant->name)                                                 \
+    params[count++] = (dw__gen_param){#name, dw__accumulate_names[0].text, 0};
 #include "draftwood_variant.def"
 #undef DW_PARAM
   const char *tree = strstr(ask->shape_text, ",tree=");  // the canonical text ends with it
@@ -623,8 +624,8 @@ typedef struct rights {
 } rights;
 
 // The request is new: make its source. Another request may have led to the very same source, so the build key is asked too. What the
-// compile needs is opened first, so that a host without says so at once. The slot is given back once the compiler is done: writing waits for
-// the disk, not for a core.
+// compile needs is opened first, so that a host without says so at once. The slot is given back once the compiler is done: writing waits
+// for the disk, not for a core.
 static dw_status make(dw_ctx *ctx, const request *ask, rights *held, dw_cubin *cubin, dw_error *error) {
   char *source = NULL;
   size_t size = 0;

@@ -116,9 +116,9 @@ DW_API dw_status dw_preset_shape(const char *name, dw_shape *shape, dw_error *er
 
 // ---- variant: what is chosen ----------------------------------------------------------------------------------
 
-// ROWSPLIT and DIMSPLIT (for MLA), GROUPED and WARPSPLIT (for GQA), the tensor-core kernels, keep the results of KV ranges as fp16 until they
-// are merged. With fp16 and e4m3 KV that holds all there is (a scale comes after the merge). With records, whose scales may be of any size, the
-// results are fp32; scales are held from 2^-54 (with fewer bits from 2^-64) to 2^97, and a row that sees a larger one is NaN.
+// ROWSPLIT and DIMSPLIT (for MLA), GROUPED and WARPSPLIT (for GQA), the tensor-core kernels, keep the results of KV ranges as fp16 until
+// they are merged. With fp16 and e4m3 KV that holds all there is (a scale comes after the merge). With records, whose scales may be of any
+// size, the results are fp32; scales are held from 2^-54 (with fewer bits from 2^-64) to 2^97, and a row that sees a larger one is NaN.
 // With bf16 KV elements of a range's result up to 65,504 are held; beyond it the row comes out inf or NaN, never finite and wrong.
 // Below 6e-5 they are exact to 3e-8. SPLIT and REFERENCE keep fp32 and have no such limit.
 typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED, DW_WARPSPLIT, DW_DIMSPLIT } dw_family;
@@ -126,8 +126,8 @@ typedef enum dw_family { DW_REFERENCE, DW_SPLIT, DW_ROWSPLIT, DW_GROUPED, DW_WAR
 // number of rows (no qo_indptr), AUTO split; some 0.3 us less a call than ANY, which serves everything.
 typedef enum dw_call { DW_CALL_ANY, DW_CALL_TABLE } dw_call;
 typedef enum dw_combine { DW_COMBINE_NONE, DW_COMBINE_FEW, DW_COMBINE_MANY } dw_combine;
-// What the products on tensor cores add up in, for boards whose fp16 accumulators are twice as fast as fp32 ones (GeForce). Chains of 16 or 32
-// products add up in fp16, the chains in fp32. No product overflows. FP16_OUTPUT keeps the accuracy of FP32; with FP16 the error
+// What the products on tensor cores add up in, for boards whose fp16 accumulators are twice as fast as fp32 ones (GeForce). Chains of 16 or
+// 32 products add up in fp16, the chains in fp32. No product overflows. FP16_OUTPUT keeps the accuracy of FP32; with FP16 the error
 // of a score is some 2^-11 of what its terms add up to, offsets that all scores share included. Never chosen where it is not asked for.
 typedef enum dw_accumulate { DW_ACCUMULATE_FP32, DW_ACCUMULATE_FP16_OUTPUT, DW_ACCUMULATE_FP16 } dw_accumulate;
 
@@ -169,8 +169,8 @@ typedef struct dw_bounds {
 // The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable. bounds NULL: one request of
 // up to 65,536 tokens. With FIXED ranges the promise TABLE is not used: the variant says call=any.
 DW_API dw_status dw_variant_choose(const dw_shape *shape, const dw_bounds *bounds, dw_variant *variant, dw_error *error);
-// Every variant the table returns for this shape, whatever the bounds but without features, i = 0, 1, ...; DW_NOT_FOUND past the end. (A few of the last
-// need a board that nobody built.)
+// Every variant the table returns for this shape, whatever the bounds but without features, i = 0, 1, ...; DW_NOT_FOUND past the end. (A
+// few of the last need a board that nobody built.)
 DW_API dw_status dw_variant_enumerate(const dw_shape *shape, size_t i, dw_variant *variant);
 // Compile target, e.g. "sm_120f", that (shape, variant) needs.
 DW_API dw_status dw_compile_target(const dw_shape *shape, const dw_variant *variant, char text[16], dw_error *error);
@@ -208,7 +208,8 @@ typedef struct dw_options {
             // draftwood comes with
 } dw_options;
 
-// options may be NULL; an environment variable that is empty counts as not set. Never fails for want of a driver, a compiler or a cache directory: those are reported when needed.
+// options may be NULL; an environment variable that is empty counts as not set. Never fails for want of a driver, a compiler or a cache
+// directory: those are reported when needed.
 DW_API dw_status dw_ctx_create(const dw_options *options, dw_ctx **ctx, dw_error *error);
 // Unloads its kernels; no launch may be in flight.
 DW_API void dw_ctx_destroy(dw_ctx *ctx);

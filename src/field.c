@@ -138,14 +138,14 @@ dw_status dw__fields_parse(const dw__fields *fields, const char *text, void *obj
 
 // ---- checking and printing ------------------------------------------------------------------------------------
 
-static const char *name_of(const dw__field *field, int value) {
-  for (const dw__name *name = field->names; name->text; name++)
+const char *dw__name_of(const dw__name *names, int value) {
+  for (const dw__name *name = names; name->text; name++)
     if (name->value == value) return name->text;
   return NULL;
 }
 
 static bool in_range(const dw__field *field, int value) {
-  if (field->names) return name_of(field, value) != NULL;
+  if (field->names) return dw__name_of(field->names, value) != NULL;
   if (value < field->least || value > field->most) return false;
   return field->step <= 1 || value == field->least || value % field->step == 0;
 }
@@ -166,7 +166,7 @@ dw_status dw__fields_check(const dw__fields *fields, const void *object, dw_erro
 
 void dw__field_print(const dw__field *field, const void *object, dw__text *text) {
   int value = dw__field_get(field, object);
-  const char *name = field->names ? name_of(field, value) : NULL;
+  const char *name = field->names ? dw__name_of(field->names, value) : NULL;
   if (name) dw__text_printf(text, "%s=%s", field->key, name);
   else dw__text_printf(text, "%s=%d", field->key, value);
 }

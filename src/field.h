@@ -9,6 +9,10 @@ typedef struct dw__name {
   const char *text;  // NULL ends the list; of several names for one value the first is printed, the others are aliases
   int value;
 } dw__name;
+const char *dw__name_of(const dw__name *names, int value);  // NULL: there is none
+
+// Of a variant's values.
+extern const dw__name dw__family_names[], dw__combine_names[], dw__call_names[], dw__accumulate_names[];
 
 typedef struct dw__field {
   const char *key;        // in the text

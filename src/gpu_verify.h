@@ -20,8 +20,8 @@ void dw__gpu_judge_allow(dw__gpu_judge *judge, double chance);
 // Answers for a call's arguments (device pointers): exact and plain. most_tokens: of a request, drafts included.
 dw_status dw__gpu_judge_solve(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, int most_tokens,
                               dw_error *error);
-// args.out and args.lse against the answers of the last solve, with the bounds of dw__problem_compare (wide: see dw__least_bound). rows: [batch] of each
-// request. DW_WRONG_RESULT with the first bad row.
+// args.out and args.lse against the answers of the last solve, with the bounds of dw__problem_compare (wide: see dw__least_bound). rows:
+// [batch] of each request. DW_WRONG_RESULT with the first bad row.
 dw_status dw__gpu_judge_compare(dw__gpu_judge *judge, const dw_shape *shape, const dw_args *args, const int *rows, bool wide,
                                 dw__comparison *comparison, dw_error *error);
 

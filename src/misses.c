@@ -5,6 +5,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "field.h"
+
 enum { PLACES = 1024 };
 enum { READY = 1 };
 
@@ -59,7 +61,7 @@ static void print(const miss *place, dw__buf *text) {
   if (!place->companions) {
     dw_shape_print(&place->shape, shape, sizeof shape);
     dw_variant_print(&place->variant, variant, sizeof variant);
-    call = place->variant.call == DW_CALL_TABLE ? "table" : "any";
+    call = dw__name_of(dw__call_names, place->variant.call);
   }
   // Canonical texts have no character that JSON would escape.
   dw__buf_printf(text, "{\"call\":\"%s\",\"shape\":\"%s\",\"target\":\"%s\",\"variant\":\"%s\"}\n", call, shape, place->target,

@@ -72,13 +72,14 @@ double dw__product_clocks(const dw__machine *b, const dw_shape *shape, const dw_
   return clocks;
 }
 
-double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *shape, const dw_variant *variant,
-                   const dw_bounds *given) {
+double dw__predict_ranges(const dw__model *m, const dw__machine *b, const dw_shape *shape, const dw_variant *variant,
+                          const dw_bounds *given, int ranges) {
   dw__plan plan;
   dw_bounds bounds = *given;
   bounds.size = sizeof bounds;
   if (!bounds.sm_count) bounds.sm_count = b->sm_count;
   if (dw__plan_make(shape, variant, &bounds, &plan, NULL)) return 0;
+  dw__plan_set_ranges(&plan, &bounds, ranges);
   const unsigned *grid = plan.kernels[0].grid;
   const double ctas = (double)grid[0] * grid[1] * grid[2], sms = b->sm_count, used = fmin(ctas, sms);
   const double waves = ceil(ctas / sms), tiles = ceil(bounds.kv_len / 16.0), each = ceil(tiles / plan.ranges);
@@ -105,6 +106,11 @@ double dw__predict(const dw__model *m, const dw__machine *b, const dw_shape *sha
     us += m->round_us * (ceil((double)plan.ranges / variant->combine_splits) - 1);
   }
   return us;
+}
+
+double dw__predict(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_variant *variant,
+                   const dw_bounds *bounds) {
+  return dw__predict_ranges(model, machine, shape, variant, bounds, 0);
 }
 
 double dw__predict_on(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__board *board) {
@@ -148,7 +154,8 @@ static double error_of(const dw__fit_row *rows, size_t count, int leave_out, con
   double sum = 0;
   for (size_t i = 0; i < count; i++) {
     if (rows[i].problem == leave_out) continue;
-    const double us = dw__predict(model, rows[i].machine, &rows[i].shape, &rows[i].variant, &rows[i].bounds);
+    const dw__fit_row *r = &rows[i];
+    const double us = dw__predict_ranges(model, r->machine, &r->shape, &r->variant, &r->bounds, r->ranges);
     sum += us > 0 ? fabs(log(us / rows[i].us)) : 10;
   }
   return sum;

@@ -20,8 +20,8 @@ extern const size_t dw__machine_count;
 // The one that a GPU is, or one made of what is known of it.
 dw__machine dw__machine_of(const dw__board *board);
 
-// X(name, start of a fit, fitted value, meaning). See dw__predict for how they come together. The fitted values are those of the H200's times in
-// bench/results; tests/test_model.c fits anew and compares.
+// X(name, start of a fit, fitted value, meaning). See dw__predict for how they come together. The fitted values are those of the H200's
+// times in bench/results; tests/test_model.c fits anew and compares.
 #define DW__MODEL_TERMS(X)                                                                      \
   X(start_us, 4.0, 3.93715, "launch of both kernels, lengths, table entries, q, first tile")    \
   X(tile_clk, 450.0, 625.585, "clocks of a tile of 16 tokens beside the products")              \
@@ -43,7 +43,10 @@ typedef struct dw__model {
 } dw__model;
 extern const dw__model dw__model_first, dw__model_fitted;
 
-// Microseconds; 0 where the variant cannot serve. bounds->sm_count is the machine's where 0.
+// Microseconds; 0 where the variant cannot serve. bounds->sm_count is the machine's where 0. ranges: KV ranges a request, or 0 for the rule
+// table's.
+double dw__predict_ranges(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_variant *variant,
+                          const dw_bounds *bounds, int ranges);
 double dw__predict(const dw__model *model, const dw__machine *machine, const dw_shape *shape, const dw_variant *variant,
                    const dw_bounds *bounds);
 double dw__product_clocks(const dw__machine *machine, const dw_shape *shape, const dw_variant *variant);
@@ -62,10 +65,11 @@ typedef struct dw__fit_row {
   dw_bounds bounds;
   const dw__machine *machine;
   double us;
+  int ranges;   // KV ranges a request
   int problem;  // rows of one number are one problem: left out together
 } dw__fit_row;
-// Coefficients that bring the mean of |log(predicted / measured)| over the rows low, from `model` on. The same rows give the same result. Rows
-// of problem `leave_out` do not count (-1: all do).
+// Coefficients that bring the mean of |log(predicted / measured)| over the rows low, from `model` on. The same rows give the same result.
+// Rows of problem `leave_out` do not count (-1: all do).
 void dw__model_fit(const dw__fit_row *rows, size_t count, int leave_out, dw__model *model);
 
 #endif

@@ -71,13 +71,7 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
   if (s != DW_OK) return s;
   const int rows = max_rows(shape);
-  if (variant->call == DW_CALL_TABLE && bounds->split_tokens)
-    return dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.split_tokens", bounds->split_tokens, "0 with call=table",
-                        "this variant splits by AUTO alone");
-  if (variant->family == DW_DIMSPLIT && variant->n_tiles == 9 && bounds->split_tokens)
-    return dw__fail_int(
-      e, DW_NOT_APPLICABLE, "bounds.split_tokens", bounds->split_tokens, "0 with nine row tiles of dimsplit",
-      "the ninth tile's scores add up in another order, so a row's bits would hang on how many rows there are");
+  if (!dw__variant_fixed_ok(variant, bounds->split_tokens, e)) return DW_NOT_APPLICABLE;
   plan->features = dw__variant_features(variant);
   if (bounds->features & ~plan->features)
     return dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.features", bounds->features, "what the variant has",
@@ -115,6 +109,19 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
   finish(variant, bounds, packs_by_itself(shape) ? align_up((size_t)words * 4, 256) : 0, plan);
   return DW_OK;
+}
+
+void dw__plan_set_ranges(dw__plan *plan, const dw_bounds *bounds, int ranges) {
+  if (!ranges || plan->count < 2 || bounds->split_tokens) return;
+  size_t packed = plan->workspace_bytes - plan->partial_bytes - plan->lse_bytes, old = (size_t)plan->ranges;
+  plan->partial_bytes = ((plan->partial_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
+  plan->lse_bytes = ((plan->lse_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
+  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed;
+  plan->ranges = ranges;
+  plan->all_ranges = ranges * bounds->batch;
+  unsigned *grid = plan->kernels[0].grid;
+  grid[1] = (unsigned)ranges;
+  plan->early_launch = (long long)grid[0] * grid[1] * grid[2] * 10 <= bounds->sm_count * 7LL;
 }
 
 void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,

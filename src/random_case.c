@@ -276,8 +276,8 @@ void dw__case_make(const dw__case_scale *scale, uint64_t seed, int index, int pe
   choose_features(c, longest, &state);
   int which = one_in(&state, 4) ? 0 : 1 + below(&state, 2);
   c->variant = variants[which];
-  if (c->variant.call == DW_CALL_TABLE) c->table = c->all = 1, c->ragged = c->split = 0;
-  if (c->variant.family == DW_DIMSPLIT && c->variant.n_tiles == 9) c->split = 0;
+  if (c->variant.call == DW_CALL_TABLE) c->table = c->all = 1, c->ragged = 0;
+  if (!dw__variant_fixed_ok(&c->variant, c->split, NULL)) c->split = 0;
   random_lengths(c, longest, &state);
   dw__case_settle(c);
 }

@@ -2,6 +2,7 @@
 // an H200 under sm_120's limits (bench/results); everything that depends on them is in this file.
 #include "rule.h"
 
+#include "field.h"
 #include "plan.h"
 
 #include <stdio.h>
@@ -132,7 +133,7 @@ static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
 
 enum { E4M3_BITS_TILES = 4 };  // where no instruction converts e4m3
 
-static const char *accumulate_name(const dw_variant *v) { return v->accumulate == DW_ACCUMULATE_FP16 ? "fp16" : "fp16_output"; }
+static const char *accumulate_name(const dw_variant *v) { return dw__name_of(dw__accumulate_names, v->accumulate); }
 
 static dw_status accumulate_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (!v->accumulate) return DW_OK;
@@ -259,7 +260,7 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
                     is_gqa(s) ? "warpsplit and grouped are the families for GQA" : "rowsplit is the family for MLA");
   if (v->family == DW_REFERENCE) {
     if (v->combine != DW_COMBINE_NONE)
-      return dw__fail(e, DW_NOT_APPLICABLE, "combine", v->combine == DW_COMBINE_FEW ? "few" : "many", "none",
+      return dw__fail(e, DW_NOT_APPLICABLE, "combine", dw__name_of(dw__combine_names, v->combine), "none",
                       "reference does not split the KV");
   } else {
     if (v->combine == DW_COMBINE_NONE)
@@ -283,6 +284,17 @@ dw_status dw_variant_applicable(const dw_shape *s, const dw_variant *v, dw_error
   if (v->setmaxnreg) return no(e, "setmaxnreg", 1, "0", "a plain family has no such parameter");
   if (v->n_tiles != 1) return no(e, "n_tiles", v->n_tiles, "1", "a plain family has no such parameter");
   return DW_OK;
+}
+
+bool dw__variant_fixed_ok(const dw_variant *v, int split_tokens, dw_error *e) {
+  const char *allowed = NULL, *why = NULL;
+  if (v->call == DW_CALL_TABLE) allowed = "0 with call=table", why = "this variant splits by AUTO alone";
+  if (v->family == DW_DIMSPLIT && v->n_tiles == 9)
+    allowed = "0 with nine row tiles of dimsplit",
+    why = "the ninth tile's scores add up in another order, so a row's bits would hang on how many rows there are";
+  if (!split_tokens || !allowed) return true;
+  dw__fail_int(e, DW_NOT_APPLICABLE, "bounds.split_tokens", split_tokens, allowed, "%s", why);
+  return false;
 }
 
 // The feature level is the variant's: setmaxnreg needs the family target of sm_12x, or sm_90a.
@@ -332,21 +344,61 @@ static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
                                       : dw__ceil_div((long long)shape->width * shape->heads, 4);
 }
 
-// One CTA an SM in all; fewer where a range would have too few tiles to pay for its merge.
-static int choose_ranges(const load *l, const dw_bounds *bounds, int ctas) {  // ctas: of a range
-  int ranges = most(1, bounds->sm_count / (ctas * bounds->batch));
-  const int tiles_each = ctas >= 4 ? 4 : 2;
-  ranges = least(ranges, most(1, dw__ceil_div(l->tiles, tiles_each)));
-  if (l->tiles_per_sm < LONG_LOAD) ranges = least(ranges, most(1, bounds->sm_count / 2));
-  return ranges;
+// KV ranges of a request. One wave of CTAs at first; more where the last wave would leave many multiprocessors idle, as one of 40 pairs
+// does (66 fit: 40 requests of 5,700 tokens take 187 us as one range each, 139 as three). A wave takes what the tiles of a range do, and
+// START_TILES (of 16 tokens) to start and end. Where memory decides, fewer CTAs are faster each, down to ALONE of the time.
+#define START_TILES 15
+#define ALONE 0.6
+#define WAVES_GAIN 0.97  // at most, for each range more: what is made for long requests runs short ones, too
+#define MOST_WAVE_RANGES 16
+
+typedef struct wave {
+  int slots;              // CTAs that run at once
+  long long ctas;         // of a range, all requests
+  int tiles, tiles_step;  // of 16 tokens: of a request; a CTA takes so many at a time
+  double alone;
+} wave;
+
+static int range_tiles(const wave *w, int ranges) {  // of the longest range
+  return dw__ceil_div(dw__ceil_div(w->tiles, w->tiles_step), ranges) * w->tiles_step;
+}
+static double waves_take(const wave *w, int ranges) {
+  const long long ctas = w->ctas * ranges, full = ctas / w->slots;
+  const double rest = (double)(ctas % w->slots) / w->slots, part = rest > w->alone ? rest : w->alone;
+  return range_tiles(w, ranges) * ((double)full + (rest > 0 ? part : 0)) + START_TILES * (double)(full + (rest > 0));
+}
+static int choose_ranges(const wave *w, int most_ranges) {
+  int ranges = least(most(1, (int)(w->slots / w->ctas)), most_ranges);
+  for (int more = ranges + 1; more <= least(most_ranges, MOST_WAVE_RANGES); more++)
+    if (waves_take(w, more) < WAVES_GAIN * waves_take(w, ranges)) ranges = more;
+  // As few as have the same longest range: less to merge.
+  return dw__ceil_div(dw__ceil_div(w->tiles, w->tiles_step), range_tiles(w, ranges) / w->tiles_step);
+}
+
+// One CTA an SM; fewer ranges where one would have too few tiles to pay for its merge.
+static int choose_mla_ranges(const load *l, const dw_variant *variant, const dw_bounds *bounds, int groups) {
+  const bool pair = variant->family == DW_DIMSPLIT;
+  const int ctas = pair ? 2 * groups : groups;
+  const wave w = {.slots = bounds->sm_count,
+                  .ctas = (long long)ctas * bounds->batch,
+                  .tiles = l->tiles,
+                  .tiles_step = pair || variant->wide_tile ? 2 : 1,
+                  .alone = variant->n_tiles > 3 ? 1 : ALONE};
+  int most_ranges = most(1, dw__ceil_div(l->tiles, ctas >= 4 ? 4 : 2));
+  if (l->tiles_per_sm < LONG_LOAD) most_ranges = least(most_ranges, most(1, bounds->sm_count / 2));
+  return choose_ranges(&w, most_ranges);
 }
 
 // Two CTAs an SM, if they fit; a range has two steps of 32 tokens, or a tile for each of four warps, at least where it can.
 static int choose_gqa_ranges(const dw_shape *shape, const load *l, const dw_variant *variant, const dw_bounds *bounds,
                              int groups) {
-  const int ctas = variant->family == DW_WARPSPLIT ? warpsplit_ctas(shape, variant) : grouped_ctas(shape);
-  const int ranges = most(1, ctas * bounds->sm_count / (groups * shape->kv_heads * bounds->batch));
-  return least(ranges, most(1, dw__ceil_div(l->tiles, 4)));
+  const bool warps = variant->family == DW_WARPSPLIT;
+  const wave w = {.slots = bounds->sm_count * (warps ? warpsplit_ctas(shape, variant) : grouped_ctas(shape)),
+                  .ctas = (long long)groups * shape->kv_heads * bounds->batch,
+                  .tiles = l->tiles,
+                  .tiles_step = warps ? WARPSPLIT_WARPS : 2,
+                  .alone = ALONE};
+  return choose_ranges(&w, most(1, dw__ceil_div(l->tiles, 4)));
 }
 
 dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds) {
@@ -356,7 +408,7 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
   if (bounds->split_tokens) s.ranges = dw__ceil_div(bounds->kv_len, bounds->split_tokens);
   else if (variant->family == DW_SPLIT) s.ranges = least(8, most(1, l.tiles));
   else if (dw__is_for_gqa(variant->family)) s.ranges = choose_gqa_ranges(shape, &l, variant, bounds, s.groups);
-  else s.ranges = choose_ranges(&l, bounds, variant->family == DW_DIMSPLIT ? 2 * s.groups : s.groups);
+  else s.ranges = choose_mla_ranges(&l, variant, bounds, s.groups);
   return s;
 }
 
@@ -426,8 +478,8 @@ static dw_variant gqa_kernel(const dw_shape *shape, const load *l, int family) {
     .family = family, .n_tiles = dw__ceil_div(l->row_tiles, groups), .combine = way_to_combine(shape), .combine_splits = 8};
 }
 
-// Whether pairs of CTAs (dimsplit) take less time than row groups (rowsplit), which hold 40 rows, not 72, and read the KV one by one. What a
-// multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (5,300 tokens at
+// Whether pairs of CTAs (dimsplit) take less time than row groups (rowsplit), which hold 40 rows, not 72, and read the KV one by one. What
+// a multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (5,300 tokens at
 // batch 1 and 17 drafts, 10,600 at 9), below which what a pair takes to start does. Up to five row tiles are one group.
 #define PAIR_LOAD 5.0
 static bool pairs_pay(const load *l, int pair_tiles, int group_tiles) {

@@ -13,6 +13,10 @@ typedef struct dw_split {
 bool dw__is_fast(int family);
 bool dw__is_for_gqa(int family);
 
+// Whether a variant takes bounds.split_tokens: 0 (AUTO) always, FIXED ranges not every one does. False: *error, if any, has
+// DW_NOT_APPLICABLE and the reason.
+bool dw__variant_fixed_ok(const dw_variant *variant, int split_tokens, dw_error *error);
+
 // bounds->sm_count must be set.
 dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds);
 

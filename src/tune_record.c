@@ -59,19 +59,16 @@ int dw__tune_key_compare(const dw__tune_key *a, const dw__tune_key *b) {
 _Static_assert(sizeof(dw__tune_key) == sizeof(dw_shape) + 6 * sizeof(int), "no gaps");
 
 void dw__numerics_class(const dw_shape *shape, const dw_variant *variant, int split_tokens, char text[64]) {
-  char all[DW_TEXT_MAX];
   (void)shape;
-  dw_variant_print(variant, all, sizeof all);  // "family=NAME,..."
-  const char *family = strchr(all, '=') + 1;
-  const char *products = variant->e4m3_mma                                  ? "+e4m3_mma"
-                         : variant->accumulate == DW_ACCUMULATE_FP16_OUTPUT ? "+fp16_output"
-                         : variant->accumulate == DW_ACCUMULATE_FP16        ? "+fp16"
-                                                                            : "";
-  const int size = (int)strcspn(family, ",");
-  if (!split_tokens) snprintf(text, 64, "%.*s%s/auto", size < 16 ? size : 16, family, products);
+  const char *family = dw__name_of(dw__family_names, variant->family);
+  const char *plus = variant->e4m3_mma || variant->accumulate ? "+" : "";
+  const char *products = variant->e4m3_mma     ? "e4m3_mma"
+                         : variant->accumulate ? dw__name_of(dw__accumulate_names, variant->accumulate)
+                                               : "";
+  if (!split_tokens) snprintf(text, 64, "%s%s%s/auto", family, plus, products);
   else
-    snprintf(text, 64, "%.*s%s%s/fixed:%d/%s:%d", size < 16 ? size : 16, family, variant->wide_tile ? "+wide_tile" : "",
-             products, split_tokens, variant->combine == DW_COMBINE_FEW ? "few" : "many", variant->combine_splits);
+    snprintf(text, 64, "%s%s%s%s/fixed:%d/%s:%d", family, variant->wide_tile ? "+wide_tile" : "", plus, products, split_tokens,
+             dw__name_of(dw__combine_names, variant->combine), variant->combine_splits);
 }
 
 // ---- candidates -----------------------------------------------------------------------------------------------
@@ -93,6 +90,7 @@ dw_status dw__candidates(const dw_shape *shape, const dw_bounds *bounds, bool an
   for (size_t i = 0; *count < DW__CANDIDATES_MAX - 1 && dw_variant_enumerate(shape, i, &variant) == DW_OK; i++) {
     dw__variant_add_features(&variant, bounds->features);
     if (variant.call != normal.call || dw_variant_applicable(shape, &variant, NULL)) continue;
+    if (!dw__variant_fixed_ok(&variant, bounds->split_tokens, NULL)) continue;
     if (!any_numerics && !same_class(shape, &variant, &normal, bounds->split_tokens)) continue;
     const bool is_default = !memcmp(&variant, &normal, sizeof variant);
     with_default |= is_default;
@@ -114,7 +112,6 @@ const dw__name dw__verdict_names[] = {{"sound", DW__SOUND},
                                       {NULL, 0}};
 const dw__name dw__l2_names[] = {{"cold", DW__COLD}, {"warm", DW__WARM}, {NULL, 0}};
 static const dw__name kv_fit_names[] = {{"inside", DW__KV_INSIDE}, {"near", DW__KV_NEAR}, {"beyond", DW__KV_BEYOND}, {NULL, 0}};
-static const dw__name call_names[] = {{"any", DW_CALL_ANY}, {"table", DW_CALL_TABLE}, {NULL, 0}};
 
 typedef enum kind { TEXT, HEX, WORD, INT, INT64, REAL, FLAG, SHAPE, VARIANT } kind;
 typedef struct field {
@@ -136,7 +133,7 @@ typedef struct field {
   {"batch_bucket", INT, AT(key.batch), 1, 65536, NULL}, \
   {"kv_bucket", INT, AT(key.kv_steps), 0, 48, NULL}, \
   {"kv_fit", WORD, AT(key.kv_fit), 0, 0, kv_fit_names}, \
-  {"call", WORD, AT(key.call), 0, 0, call_names}, \
+  {"call", WORD, AT(key.call), 0, 0, dw__call_names}, \
   {"features", INT, AT(key.features), 0, 15, NULL}, \
   {"split_tokens", INT, AT(key.split_tokens), 0, MOST_INT, NULL}, \
   {"variant", VARIANT, AT(variant), 0, 0, NULL}

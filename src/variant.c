@@ -3,24 +3,23 @@
 
 #include <string.h>
 
-static const dw__name family_names[] = {{"reference", DW_REFERENCE},
-                                        {"split", DW_SPLIT},
-                                        {"rowsplit", DW_ROWSPLIT},
-                                        {"grouped", DW_GROUPED},
-                                        {"warpsplit", DW_WARPSPLIT},
-                                        {"dimsplit", DW_DIMSPLIT},
-                                        {NULL, 0}};
-static const dw__name combine_names[] = {
-  {"none", DW_COMBINE_NONE}, {"few", DW_COMBINE_FEW}, {"many", DW_COMBINE_MANY}, {NULL, 0}};
-static const dw__name call_names[] = {{"any", DW_CALL_ANY}, {"table", DW_CALL_TABLE}, {NULL, 0}};
-static const dw__name accumulate_names[] = {
+const dw__name dw__family_names[] = {{"reference", DW_REFERENCE},
+                                     {"split", DW_SPLIT},
+                                     {"rowsplit", DW_ROWSPLIT},
+                                     {"grouped", DW_GROUPED},
+                                     {"warpsplit", DW_WARPSPLIT},
+                                     {"dimsplit", DW_DIMSPLIT},
+                                     {NULL, 0}};
+const dw__name dw__combine_names[] = {{"none", DW_COMBINE_NONE}, {"few", DW_COMBINE_FEW}, {"many", DW_COMBINE_MANY}, {NULL, 0}};
+const dw__name dw__call_names[] = {{"any", DW_CALL_ANY}, {"table", DW_CALL_TABLE}, {NULL, 0}};
+const dw__name dw__accumulate_names[] = {
   {"fp32", DW_ACCUMULATE_FP32}, {"fp16_output", DW_ACCUMULATE_FP16_OUTPUT}, {"fp16", DW_ACCUMULATE_FP16}, {NULL, 0}};
-#define int_names NULL
-#define feature_names NULL
+#define dw__int_names NULL
+#define dw__feature_names NULL
 
 static const dw__field variant_fields[] = {
 #define DW_PARAM(name, kind, least, most, normal, help) \
-  {#name, #name, offsetof(dw_variant, name), 0, kind##_names, least, most, 1, 1, NULL},
+  {#name, #name, offsetof(dw_variant, name), 0, dw__##kind##_names, least, most, 1, 1, NULL},
 #include "draftwood_variant.def"
 #undef DW_PARAM
 };

@@ -55,7 +55,8 @@ DEV void store_pairs(smem_addr at, int stride, const float (&o)[4], const f32x2 
 // bf16 q may not fit fp16: each row is multiplied by the power of 2 that takes its greatest element to 2^14 .. 2^15, which is a matter of
 // exponents alone (what is below 2^-29 of that is lost). Who has the scores divides by it.
 constexpr bool NARROW_QUERY = KV_E4M3 && (!Q_F16 || E4M3_MMA || F16_SCORES);  // q becomes fp16 or e4m3
-// Greatest magnitudes x 2 of the halves so far: another expression than narrow_query's, or the compiler would hold all of them in registers.
+// Greatest magnitudes x 2 of the halves so far: another expression than narrow_query's, or the compiler would hold all of them in
+// registers.
 DEV u32 more_magnitude(u32 most, u32 w) { return max_u16x2(most, w << 1 & 0xfffefffe); }
 DEV u32 whole_magnitude(u32 most) { return (most >> 16 > (most & 0xffff) ? most >> 16 : most & 0xffff) >> 1; }
 // From the magnitude of the greatest: what is taken from exponents, which are then fp16's. inf and NaN stay so.
@@ -67,8 +68,8 @@ DEV u32 narrow_query(u32 w, u32 base) {  // base: in both halves, x 128
   return (max_u16x2(w & 0x7fff7fff, base) - base) << 3 | (w & 0x80008000);
 }
 DEV float narrow_unit(u32 most) { return bits_to_float((query_base(most) + 15) << 23); }  // what 1 stands for
-// Where scores add up in fp16 a row's greatest element goes to 2 .. 4: 32 products with e4m3, at most 448 each, then stay below 57,344. What
-// is below 2^-15 of the greatest loses bits. bf16 comes from narrow_query. Both factors are a power of 2, in both halves.
+// Where scores add up in fp16 a row's greatest element goes to 2 .. 4: 32 products with e4m3, at most 448 each, then stay below 57,344.
+// What is below 2^-15 of the greatest loses bits. bf16 comes from narrow_query. Both factors are a power of 2, in both halves.
 constexpr u32 NARROW_TO_CHAIN = 0x08000800;  // 2^-13
 DEV u32 chain_exponent(u32 most) {  // q in fp16: biased; inf and NaN stay so
   const u32 exponent = most >> 10;
@@ -94,8 +95,8 @@ DEV float narrow_rows(u32 (&q)[STEPS][2]) {
 }
 
 // Weights are fp16 and 2^15 times as large: what bf16 would hold of small ones, fp16 then holds too. With products in e4m3 they are 2^8
-// times as large and, as q, the sum of two parts; with records 2^14 times. Where 16 tokens add up in fp16, 2^3 times: their products with 448
-// stay below 57,344.
+// times as large and, as q, the sum of two parts; with records 2^14 times. Where 16 tokens add up in fp16, 2^3 times: their products with
+// 448 stay below 57,344.
 constexpr float WEIGHT_SHIFT = E4M3_MMA ? 8.f : F16_OUTPUT ? 3.f : KV_RECORD ? 14.f : KV_E4M3 ? 15.f : 0.f;
 
 DEV u32 finite_bytes(u32 w) {

@@ -253,7 +253,8 @@ DEV Plane key_plane(const dw_oracle_params &p, int index) {
   const u8 *first = (const u8 *)p.kv + index % p.heads / (p.heads / p.kv_heads) * p.kv_head_stride * kv_bytes(p);
   if (p.kv_rope)
     return Plane{first, (const u8 *)p.kv_rope, p.kv_page_stride, p.kv_token_stride, p.kv_rope_page_stride, p.kv_rope_token_stride};
-  return Plane{first, first + V * kv_bytes(p) + (p.kv_type == 4 ? SCALES * 4 : 0), p.kv_page_stride, p.kv_token_stride, p.kv_page_stride, p.kv_token_stride};
+  return Plane{first, first + V * kv_bytes(p) + (p.kv_type == 4 ? SCALES * 4 : 0), p.kv_page_stride,
+               p.kv_token_stride, p.kv_page_stride, p.kv_token_stride};
 }
 DEV Plane value_plane(const dw_oracle_params &p, int index) {
   if (!p.v) return key_plane(p, index);

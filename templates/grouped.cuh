@@ -41,7 +41,8 @@ constexpr int MAXES = MASKS + ROWS * 8;                   // [tile][row] f32: gr
 constexpr int FACTORS = MAXES + UNITS * ROWS * 4;         // [row] f32: for the output so far; at the end 1 / sum
 constexpr int FIRSTS = FACTORS + ROWS * 4;                // [row] s32: first position that it sees, if there is a window
 constexpr int SCALES = FIRSTS + ROWS * 4;                 // [row] f32: of its products, with KV in e4m3
-constexpr int BAD = SCALES + (KV_E4M3 ? SCORE_PARTS * SCORE_TILES * 8 * 4 : 0);  // [warp] u32: of its 8 tokens those with a V that is not finite
+// [warp] u32: of its 8 tokens those with a V that is not finite
+constexpr int BAD = SCALES + (KV_E4M3 ? SCORE_PARTS * SCORE_TILES * 8 * 4 : 0);
 constexpr int ADDRESSES = (BAD + WARPS * 4 + 7) / 8 * 8;  // [step][K, V][token] u64
 constexpr int ROW_SUMS = ADDRESSES;                       // at the end: [tile][row] 2 f32: sums of weights, as computed and as rounded
 constexpr int RINGS = (ADDRESSES + ADDRESS_STEPS * STEP * 16 + 127) / 128 * 128;
@@ -51,7 +52,8 @@ constexpr int K_SLOTS = V_SLOTS + (V_SLOTS < ADDRESS_STEPS && BUDGET - RINGS - V
 constexpr int VALUES = RINGS + K_SLOTS * K_BYTES;         // [slot], behind those of K
 constexpr int SHARED_BYTES = VALUES + V_SLOTS * V_BYTES;
 static_assert(V_SLOTS > 0, "a step of K and one of V fit");
-static_assert(K_SLOTS < ADDRESS_STEPS || (K_SLOTS == ADDRESS_STEPS && V_SLOTS > 1), "the address of a V is not put over before it is asked for");
+static_assert(K_SLOTS < ADDRESS_STEPS || (K_SLOTS == ADDRESS_STEPS && V_SLOTS > 1),
+              "the address of a V is not put over before it is asked for");
 static_assert(ROW_SUMS + UNITS * ROWS * 8 <= RINGS, "no address is needed by then");
 static_assert(RINGS + ROWS * OUT_STRIDE <= SHARED_BYTES, "the staged output lives in the rings");
 #include "rows_gqa.cuh"

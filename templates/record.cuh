@@ -3,10 +3,10 @@
 // A record's group of latents is a score warp's, and its scale multiplies what the warp has added up of a token; the warp's quarter of the
 // rope follows in bf16.
 //
-// As for V, weights would have to be multiplied by scales of any size, which fp16 does not hold. So a token's scales are split into 2^E, E the
-// exponent of the greatest, and four factors below 2. A weight is 2^(score + E - greatest such sum of the row so far), and an output warp
-// multiplies it by the factor of its group: what rounding takes is small beside the row's greatest weight times scale, wherever the scales
-// lie. Only the sum that a row is divided by has to do without E, and takes each weight times 2^-E. Partial results are fp32.
+// As for V, weights would have to be multiplied by scales of any size, which fp16 does not hold. So a token's scales are split into 2^E, E
+// the exponent of the greatest, and four factors below 2. A weight is 2^(score + E - greatest such sum of the row so far), and an output
+// warp multiplies it by the factor of its group: what rounding takes is small beside the row's greatest weight times scale, wherever the
+// scales lie. Only the sum that a row is divided by has to do without E, and takes each weight times 2^-E. Partial results are fp32.
 //
 // E is at least -40, so that tokens of nothing count in that sum beside others: what a scale has below 2^-64 is lost. A scale that is not
 // finite, or 2^97 and more, makes its token's scores NaN, and its factor is 0: who sees the token is NaN, others do not notice.

@@ -48,10 +48,12 @@
 #include "ptx.cuh"
 #include "params.h"
 
-constexpr int HEADS = ${heads}, KV_HEADS = ${attention == "gqa" and kv_heads or 0}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v}, PAGE = ${page};
+constexpr int HEADS = ${heads}, KV_HEADS = ${attention == "gqa" and kv_heads or 0}, WIDTH = ${width}, QK = ${head_dim_qk}, V = ${head_dim_v};
+constexpr int PAGE = ${page};
 constexpr bool Q_F16 = ${bool(q == "fp16")}, KV_E4M3 = ${bool(kv == "e4m3" or record)}, KV_RECORD = ${bool(record)};
 constexpr bool E4M3_CVT = ${bool(target >= 89)}, E4M3_MMA = ${bool(e4m3_mma)};
-constexpr bool F16_OUTPUT = ${bool(accumulate ~= "fp32")}, F16_SCORES = ${bool(accumulate == "fp16")};  // accumulators of a chain of products
+// accumulators of a chain of products
+constexpr bool F16_OUTPUT = ${bool(accumulate ~= "fp32")}, F16_SCORES = ${bool(accumulate == "fp16")};
 constexpr bool MUL_F16 = ${bool(kv ~= "bf16")};  // operands of products are fp16, else bf16
 constexpr int OUT_DTYPE = ${out_index[out]};  // as dw_dtype
 constexpr bool HAS_TREE = ${bool(#nodes > 0)};

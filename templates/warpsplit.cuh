@@ -27,7 +27,8 @@ constexpr int MASKS = 0, FIRSTS = MASKS + ROWS * 8;        // see rows_gqa.cuh
 constexpr int SEES = FIRSTS + ROWS * 4;                    // [warp][row] u16: which tokens of the warp's tile the row sees, at an edge
 constexpr int PARKED = (SEES + WARPS * ROWS * 2 + 15) / 16 * 16;  // see park
 constexpr int SCALES = PARKED + 32;                      // [row] f32: of its products, with KV in e4m3
-constexpr int QUERY = (SCALES + (KV_E4M3 ? ROWS * 4 : 0) + 127) / 128 * 128;  // [k-step][pair of row tiles][lane] both B fragments of each tile
+// [k-step][pair of row tiles][lane] both B fragments of each tile
+constexpr int QUERY = (SCALES + (KV_E4M3 ? ROWS * 4 : 0) + 127) / 128 * 128;
 constexpr int RINGS = QUERY + (Q_HELD ? 0 : K_STEPS * N_TILES * 256);  // [warp][slot]
 constexpr int CTAS_PER_SM = RINGS + 2 * WARPS * SLOT <= 50176 ? 2 : 1;
 constexpr int BUDGET = CTAS_PER_SM == 2 ? 50176 : 101376;  // what sm_120 has for each
@@ -92,7 +93,8 @@ DEV void load_tile(const dw_params &p, const Cta &c, int tile, int entry, smem_a
 #pragma unroll
   for (int first = 0; first < TILE; first += 32 / SPAN) {
     const int token = first + lane / SPAN;
-    const u8 *from = one_page ? page + (u32)(token < last ? token : last) * (PLANE == KEYS ? p.kv_token_stride : p.v_token_stride) * KV_BYTES
+    const u8 *from = one_page ? page + (u32)(token < last ? token : last) *
+                                         (PLANE == KEYS ? p.kv_token_stride : p.v_token_stride) * KV_BYTES
                               : address<PLANE>(p, c, (int)shuffle((u32)entry, token), t0) + chunk * 16;
     const smem_addr row = (to ^ first / (8 / SPAN) % SPAN * 16) + first * CHUNKS * 16;
 #pragma unroll
@@ -124,7 +126,8 @@ struct Held {
   float s[N_TILES][4];        // scores, then weights: token l / 4 of both rows; 8 more of both rows
   float max[N_TILES][2];      // of a row so far, in log2 units; LOWEST before its first visible token
   float sum[N_TILES][2], rounded[N_TILES][2];  // of this lane's weights: as computed, for the lse; as rounded, to divide by
-  float o[V_TILES][N_TILES][4];                // dimension 16 m + l / 4 of both rows; 8 more of both rows (e4m3: 16 m + 2 (l / 4), the next)
+  // dimension 16 m + l / 4 of both rows; 8 more of both rows (e4m3: 16 m + 2 (l / 4), the next)
+  float o[V_TILES][N_TILES][4];
 };
 constexpr float LOWEST = -3e38f;  // finite: what it is taken from stays a number
 // The address of chunk `chunk`, an even one, more than that of `first` in a slot.
@@ -316,7 +319,8 @@ DEV void raise(int i, float (&max)[2], Held &x) {
     for (int k = 0; k < 4; k++) x.o[m][i][k] *= factor[k % 2];
 }
 // Scores -> weights 2^(score - greatest so far), so that the token a row looks at most has the weight 1, which rounds to itself; and
-// these as B fragments; with KV in e4m3 WEIGHT_SHIFT comes on top. Few tiles have a new greatest score, so no lane asks the others for theirs before one has.
+// these as B fragments; with KV in e4m3 WEIGHT_SHIFT comes on top. Few tiles have a new greatest score, so no lane asks the others for
+// theirs before one has.
 DEV void weigh(Held &x, u32 (&weights)[N_TILES][2]) {
 #pragma unroll
   for (int i = 0; i < N_TILES; i++) {
@@ -341,7 +345,8 @@ DEV void output_products(smem_addr slot, const u32 (&weights)[N_TILES][2], Held 
   const u32 l = lane_id_anew();
   // matrices (tokens 0-7, dims 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15), each turned around; of e4m3 (0-7, 0-15), (8-15, 0-15),
   // (0-7, 16-31), (8-15, 16-31)
-  const smem_addr first = slot + (KV_E4M3 ? chunk_place<V_CHUNKS>(l & 15, l >> 4) : chunk_place<V_CHUNKS>((l & 7) + (l >> 4) * 8, l >> 3 & 1));
+  const smem_addr first =
+    slot + (KV_E4M3 ? chunk_place<V_CHUNKS>(l & 15, l >> 4) : chunk_place<V_CHUNKS>((l & 7) + (l >> 4) * 8, l >> 3 & 1));
   u32 a[2][4];
   ldmatrix_x4_trans(a[0], first);
 #pragma unroll

@@ -1,5 +1,5 @@
-// A stand-in for the driver's management library. FAKE_NVML holds settings: "sm=1980 memory=3201 now=1200 limit=300 normal=600 held=0x44 mig=1
-// ecc=1 errors=2 processes=3"; what is left out the library does not know.
+// A stand-in for the driver's management library. FAKE_NVML holds settings: "sm=1980 memory=3201 now=1200 limit=300 normal=600 held=0x44
+// mig=1 ecc=1 errors=2 processes=3"; what is left out the library does not know.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // The first call of a process against later ones: what a first request pays where nothing has to be compiled. usage: first_call [BUNDLE];
-// kernels come from the cache, or from the bundle alone. Times count from a CUDA context that is there. Exit 77: no GPU. Where the driver is
-// not a stand-in (DRAFTWOOD_DRIVER), nothing was compiled and the first call took three times the bar more than a later one, it fails.
+// kernels come from the cache, or from the bundle alone. Times count from a CUDA context that is there. Exit 77: no GPU. Where the driver
+// is not a stand-in (DRAFTWOOD_DRIVER), nothing was compiled and the first call took three times the bar more than a later one, it fails.
 #include <dlfcn.h>
 #include <draftwood.h>
 #include <stdio.h>

@@ -205,8 +205,8 @@ static void a08_one_bad_value(void **state) {
     }
 }
 
-// A token with an infinite V and a K that makes scores of -inf: who sees it is not finite, in a tile that is cleaned for others as in one that
-// is not; who does not see it is as far from the oracle as ever.
+// A token with an infinite V and a K that makes scores of -inf: who sees it is not finite, in a tile that is cleaned for others as in one
+// that is not; who does not see it is as far from the oracle as ever.
 static void a24_who_sees_infinity(void **state) {
   (void)state;
   static const int prefixes_of[] = {0, 11, 20, 64};

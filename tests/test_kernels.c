@@ -230,11 +230,9 @@ static bool settle(choice *c, double most_cost) {
     SET(c, ADDRESS, TABLE), SET(c, LENGTHS, 1);
     if (GET(c, BATCH) == RAGGED) SET(c, BATCH, MIXED);
     if (GET(c, BATCH) == EMPTY_FIRST) SET(c, BATCH, EQUAL);
-    if (GET(c, SPLIT) > 1) SET(c, SPLIT, 0);
   }
-#ifndef TEST_GQA
-  if (is_dimsplit(c) && tiles_of[GET(c, FAMILY)] == 9 && GET(c, SPLIT) > 1) SET(c, SPLIT, 0);
-#endif
+  const dw_variant variant = variant_of(c);
+  if (GET(c, SPLIT) > 1 && !dw__variant_fixed_ok(&variant, GET(c, SPLIT), NULL)) SET(c, SPLIT, 0);
   if (GET(c, CALL) == DW_CALL_TABLE) SET(c, ELSEWHERE, 0);
   if (GET(c, ELSEWHERE)) {
     SET(c, LENGTHS, 0), SET(c, WINDOW, 0);
@@ -242,7 +240,6 @@ static bool settle(choice *c, double most_cost) {
   }
   if (GET(c, ADDRESS) >= SLOTS32) SET(c, LENGTHS, 0);
   dw_shape shape = shape_of(c);
-  dw_variant variant = variant_of(c);
   return cost_of(c) <= most_cost && dw_shape_check(&shape, NULL) == DW_OK &&
          dw_variant_applicable(&shape, &variant, NULL) == DW_OK;
 }

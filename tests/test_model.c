@@ -60,7 +60,7 @@ static int free_rows(void **state) {
 }
 
 static double predict(const dw__model *model, const dw__fit_row *row) {
-  return dw__predict(model, row->machine, &row->shape, &row->variant, &row->bounds);
+  return dw__predict_ranges(model, row->machine, &row->shape, &row->variant, &row->bounds, row->ranges);
 }
 
 static double median_error(const dw__model *model) {
@@ -251,8 +251,8 @@ static void plans_that_are_shipped(void **state) {
   dw__choices_free(&choices);
 }
 
-// The measured ones once more, in turns with the default and the fastest variant that an exhaustive sweep found (bench/confirm.py). Bars: within 2 % of the
-// fastest, at most 1 % slower than the default.
+// The measured ones once more, in turns with the default and the fastest variant that an exhaustive sweep found (bench/confirm.py). Bars:
+// within 2 % of the fastest, at most 1 % slower than the default.
 static void choices_measured_again(void **state) {
   (void)state;
   dw__bench_rows again = {0};

@@ -1,7 +1,7 @@
 // test_resources SHAPE: the kernels of every variant that the rule table can return for the shape, each once, the main ones also checked
-// and without setmaxnreg; test_resources --choice SHAPE...: the rule table's choice for each. Compiled, and their resources held against what the design promises: shared memory inside the target's limit
-// (its prediction is a static_assert of the source), no spills, no stack, no call into the driver; and, where nvdisasm is on the path,
-// the instructions it is meant to be made of.
+// and without setmaxnreg; test_resources --choice SHAPE...: the rule table's choice for each. Compiled, and their resources held against
+// what the design promises: shared memory inside the target's limit (its prediction is a static_assert of the source), no spills, no stack,
+// no call into the driver; and, where nvdisasm is on the path, the instructions it is meant to be made of.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

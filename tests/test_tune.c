@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "list_tests.h"
+#include "plan.h"
 #include "support.h"
 #include "tune.h"
 #include "tune_sweep.h"
@@ -167,6 +168,10 @@ static void candidates_are_those_of_the_problem(void **state) {
   const size_t same = count;
   assert_int_equal(dw__candidates(&shape, &bounds, true, list, &count, NULL), DW_OK);
   assert_true(count > same);
+  for (size_t i = 0; i < count; i++) {  // also where a pair of nine row tiles, which has no FIXED ranges, is among the variants
+    dw__plan plan;
+    assert_int_equal(dw__plan_make(&shape, &list[i].variant, &bounds, &plan, NULL), DW_OK);
+  }
 }
 
 // ---- records --------------------------------------------------------------------------------------------------

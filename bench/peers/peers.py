@@ -144,7 +144,7 @@ class Sglang:
         given = {"qo_indptr": (step * p.width).to(torch.int32), "kv_indptr": (step * p.prefix).to(torch.int32),
                  "kv_indices": prefix_slots, "custom_mask": mask.reshape(-1), "is_causal": True,
                  "mask_indptr": step * p.width * p.tokens, "max_len_extend": p.width, "k_scale": 1.0, "v_scale": 1.0,
-                 "sm_scale": p.scale, "skip_prefix_custom_mask": True}
+                 "sm_scale": p.scale, "skip_prefix_custom_mask": True, "page_size": p.page}
         known = inspect.signature(self.function).parameters
         given = {name: value for name, value in given.items() if name in known}
 

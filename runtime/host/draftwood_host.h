@@ -13,16 +13,17 @@
 // clang-format off
 #define DW_HOST_FUNCTIONS(X)                                                                                          \
   X(sync_warp) X(shuffle) X(shuffle_xor) X(shuffle_up) X(vote_any) X(vote_ballot) X(ldg_nc_s32) X(ldg_nc_s64)         \
-  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4) X(stg_cg_v2) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32)       \
-  X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4) X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) \
-  X(sts_u32x4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4)                 \
-  X(stmatrix_x4_trans) X(movmatrix_trans) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(mma_m16n8k32_e4m3) X(mma_m16n8k16_e4m3) X(mma_m16n8k16_f16_f16) X(cp_async_16)                     \
-  X(cp_async_16_zfill) X(cp_async_4) X(cp_async_commit) X(cp_async_wait_group) X(cp_async_wait_all)                   \
+  X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4)          \
+  X(stg_cg_v2) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32) X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4)           \
+  X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) X(sts_u32x4) X(ldmatrix_x4)                 \
+  X(ldmatrix_x4_trans) X(ldmatrix_x2) X(ldmatrix_x2_trans) X(stmatrix_x4) X(stmatrix_x4_trans) X(movmatrix_trans)     \
+  X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16) X(mma_m16n8k32_e4m3) X(mma_m16n8k16_e4m3) X(mma_m16n8k16_f16_f16)          \
+  X(cp_async_16) X(cp_async_16_zfill) X(cp_async_4) X(cp_async_commit) X(cp_async_wait_group) X(cp_async_wait_all)    \
   X(cp_async_mbarrier_arrive) X(bulk_load) X(bulk_prefetch_l2) X(fence_proxy_async) X(barrier_sync) X(barrier_arrive) \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_expect) X(mbarrier_wait)               \
   X(mbarrier_test) X(registers_inc) X(registers_dec) X(cluster_map) X(cluster_arrive) X(cluster_arrive_relaxed)       \
-  X(cluster_wait) X(ld_cluster_v4) X(ld_cluster_f32) X(st_async_u32) X(st_async_u32x2) X(st_async_u32x4) X(mbarrier_arrive_remote)      \
-  X(mbarrier_arrive_remote_relaxed) X(grid_dependency_wait) X(grid_dependents_launch)
+  X(cluster_wait) X(ld_cluster_v4) X(ld_cluster_f32) X(st_async_u32) X(st_async_u32x2) X(st_async_u32x4)              \
+  X(mbarrier_arrive_remote) X(mbarrier_arrive_remote_relaxed) X(grid_dependency_wait) X(grid_dependents_launch)
 // clang-format on
 
 enum dw_host_fn {
