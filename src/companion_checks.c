@@ -287,7 +287,7 @@ static dw_status compact_launch(const dw_companions *companions, void *user, voi
 static const int page_list[] = {1, 3, 16, 64};
 
 static void compact_make(trial *t) {
-  static const int rows[][3] = {{1152}, {576}, {656}, {96, 96, 12}, {40, 40, 2}, {7}};
+  static const int rows[][3] = {{1152}, {2048}, {656}, {96, 2064, 12}, {40, 420, 2}, {107}};
   static const int kinds[] = {1, 1, 1, 3, 3, 1};
   compact *c = t->state;
   int page = page_list[t->variant % 4], which = t->variant % 6, form = t->variant / 2 % 4;

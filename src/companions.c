@@ -289,6 +289,18 @@ static dw_status check_compact(const dw_compact_args *a, dw_error *error) {
   return apart(a->new_len, "new_len", a->accept_count, "accept_count", a->accept_count ? a->batch * 4LL : 0, error);
 }
 
+// A block for each part of a layer's row.
+static dw_status part_rows(const dw_compact_args *a, dw_c_planes *planes, int64_t *blocks, dw_error *error) {
+  *blocks = 0;
+  for (int i = 0; i < a->plane_kinds; i++) {
+    const int each = 32 * DW_C_COMPACT_COLUMNS, parts = ((int)planes[i].row_units.value + each - 1) / each;
+    planes[i].plane_units = divisor(parts);
+    planes[i].first_block = (int)*blocks;
+    *blocks += (int64_t)parts * a->planes[i].count;
+  }
+  return range(*blocks, "planes", 1, INT32_MAX, "blocks of the grid", error);
+}
+
 dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *given, void *stream, dw_error *error) {
   dw_compact_args a;
   int64_t blocks;
@@ -311,7 +323,6 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
     .block_table = a.block_table,
     .block_table_stride = dw__or_else(a.block_table_stride, a.table_columns),
     .table_columns = a.table_columns,
-    .columns_each = 1,
     .accept_index = a.accept_index,
     .accept_stride = dw__or_else(a.accept_stride, a.accept_columns),
     .accept_columns = a.accept_columns,
@@ -320,14 +331,10 @@ dw_status dw_kv_compact(const dw_companions *companions, const dw_compact_args *
     .new_len = a.new_len,
     .accept_count = a.accept_count,
   };
-  TRY(read_planes(a.planes, a.plane_kinds, a.page, 1, DW_C_COMPACT_THREADS, p.planes, &blocks, error));
-  const int64_t each = blocks * a.batch / DW_C_COMPACT_BLOCKS;
-  if (each > 1) {
-    p.columns_each = each < DW_C_COMPACT_COLUMNS ? (int)each : DW_C_COMPACT_COLUMNS;
-    const int threads = p.columns_each * DW_C_COMPACT_THREADS;
-    TRY(read_planes(a.planes, a.plane_kinds, a.page, 1, threads, p.planes, &blocks, error));
-  }
-  return launch_after(companions, DW__COMPACT, (unsigned)blocks, (unsigned)a.batch, DW_C_COMPACT_THREADS, 0, p.dependent, &p,
+  TRY(read_planes(a.planes, a.plane_kinds, a.page, 1, 32, p.planes, &blocks, error));
+  TRY(part_rows(&a, p.planes, &blocks, error));
+  const int groups = (a.batch + DW_C_COMPACT_WARPS - 1) / DW_C_COMPACT_WARPS;
+  return launch_after(companions, DW__COMPACT, (unsigned)blocks, (unsigned)groups, 32 * DW_C_COMPACT_WARPS, 0, p.dependent, &p,
                       stream, error);
 }
 

@@ -125,11 +125,16 @@ DEV void combine_many(const dw_params &p) {
       a[k] = load_part(x, s0 + group + 8 * k, 0);
       b[k] = PARTIAL_F16 ? a[k] : load_part(x, s0 + group + 8 * k, 16);
     }
-    float own[(AT_ONCE + 127) / 128];  // all asked for before the first is stored, which waits for it
+    if (AT_ONCE > 128) {  // more than one a thread: all asked for before the first is stored, which waits for it
+      float own[(AT_ONCE + 127) / 128];
 #pragma unroll
-    for (u32 i = 0, s = thread; s < AT_ONCE; i++, s += 128) own[i] = load_lse(x, s0 + s);
+      for (u32 i = 0, s = thread; s < AT_ONCE; i++, s += 128) own[i] = load_lse(x, s0 + s);
 #pragma unroll
-    for (u32 i = 0, s = thread; s < AT_ONCE; i++, s += 128) sts_f32(shared + LSES + s * 4, own[i]);
+      for (u32 i = 0, s = thread; s < AT_ONCE; i++, s += 128) sts_f32(shared + LSES + s * 4, own[i]);
+    } else {
+#pragma unroll
+      for (u32 s = thread; s < AT_ONCE; s += 128) sts_f32(shared + LSES + s * 4, load_lse(x, s0 + s));
+    }
     barrier_sync(0, 128);
     float lse[EACH];  // of all ranges, shared out among the lanes
     const float before = max;

@@ -5,9 +5,8 @@
 
 enum {
   DW_C_KINDS = 4,            // kinds of planes of a call, kinds of partial states of a merge
-  DW_C_COMPACT_THREADS = 128,
-  DW_C_COMPACT_COLUMNS = 2,  // most columns a thread: what it works out of lists serves them all
-  DW_C_COMPACT_BLOCKS = 256, // that fill any chip: with fewer, a thread gets fewer columns
+  DW_C_COMPACT_WARPS = 4,    // a CTA: of requests that follow each other
+  DW_C_COMPACT_COLUMNS = 3,  // of a lane, 32 apart: 96 of 16 bytes are a row of MLA
   DW_C_MERGE_WARPS = 4,      // a warp a vector
   DW_C_EXPAND_WARPS = 8,     // a warp a node
   DW_C_ACCEPT_NODES = 1025,  // shared memory holds a word a node of one request
@@ -31,14 +30,15 @@ typedef struct dw_c_rows {
 typedef struct dw_c_planes {
   void *const *bases;  // [count]
   long long token_stride, page_stride;
-  dw_c_divisor plane_units;  // columns of a plane: row_units, or those of all tokens of a page
+  dw_c_divisor plane_units;  // columns of a plane: row_units, or those of all tokens of a page; in dw_kv_compact parts of a row
   dw_c_divisor row_units;    // columns of a token's row
   int unit;            // bytes: 16, 4 or 1
   int columns;         // of all planes
   int first_block;     // of the grid's x
 } dw_c_planes;
 
-// dw_kv_compact: grid (blocks of all kinds, batch), DW_C_COMPACT_THREADS threads. In order of first use, the planes last.
+// dw_kv_compact: grid (parts of a row of all layers of all kinds, batch / DW_C_COMPACT_WARPS), 32 x DW_C_COMPACT_WARPS threads. A
+// part is 32 x DW_C_COMPACT_COLUMNS columns. In order of first use, the planes last.
 typedef struct dw_compact_params {
   const int *accept_index;  // [batch, accept_stride]
   long long accept_stride;
@@ -52,7 +52,6 @@ typedef struct dw_compact_params {
   const int *block_table;
   long long block_table_stride;
   int table_columns;
-  int columns_each;  // of a thread, DW_C_COMPACT_THREADS apart: 1 to DW_C_COMPACT_COLUMNS
   dw_c_divisor page;
   int next_drafts;
   int kinds;

@@ -244,7 +244,7 @@ static void a_launch_is_one_call_of_the_driver(void **state) {
   dw_accept_args accept = accept_args();
   void *stream = somewhere(9);
   dw__alloc_fail_after(LONG_MAX);
-  assert_one_call(dw_kv_compact(c, &compact, stream, &error), &error, 0, (61 * 72 + 255) / 256, 32);
+  assert_one_call(dw_kv_compact(c, &compact, stream, &error), &error, 0, 61, 8);
   assert_one_call(dw_kv_move(c, &move, stream, &error), &error, 1, 61 * 72 * 64 / 32, 3);
   assert_one_call(dw_merge_states(c, &merge, stream, &error), &error, 2, 18, 1);
   assert_one_call(dw_tree_expand(c, &expand, stream, &error), &error, 3, 5, 4);
