@@ -143,7 +143,8 @@ static const fault faults[] = {
   {"pair_infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
-  {"share_of_no_range", "schedule.cuh", "* tiles / all + 1 : 1", "* tiles / all : 1"},
+  {"share_of_no_range", "schedule.cuh", "/ (u32)longest) : 1; }", "/ (u32)longest) : 0; }"},
+  {"share_of_a_range_too_many", "schedule.cuh", "(int)warp_sum(ranges[i]) <= p.all_ranges", "(int)warp_sum(ranges[i]) <= p.all_ranges + 1"},
   // Records.
   {"record_scale_of_the_next_group", RECORD, "+ RECORD_SCALES + warp_id() * 4);", "+ RECORD_SCALES + (warp_id() ^ 1) * 4);"},
   {"record_scale_of_another_token", RECORD, "((lane_id() >> 2) + 8 * i) * TOKEN_STRIDE",
