@@ -127,8 +127,8 @@ static bool keeps_class(dw__nearness near, const dw_shape *shape, const dw_bound
                         const dw_variant *normal) {
   char own[64], usual[64];
   if (near == DW__SAME_PROBLEM) return true;
-  dw__numerics_class(shape, variant, bounds->split_tokens, own);
-  dw__numerics_class(shape, normal, bounds->split_tokens, usual);
+  dw__numerics_class(variant, bounds->split_tokens, own);
+  dw__numerics_class(normal, bounds->split_tokens, usual);
   return !strcmp(own, usual);
 }
 
