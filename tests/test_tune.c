@@ -103,7 +103,6 @@ static void key_of_neighbours(void **state) {
 static void class_of_numerics(void **state) {
   (void)state;
   char a[64], b[64];
-  const dw_shape shape = shape_of("kimi-k2.6-tp8");
   dw_variant v = variant_of("family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=32"), w = v;
   w.n_tiles = 3;
   dw__numerics_class(&v, 512, a);
