@@ -177,8 +177,6 @@ void dw__stage_close(dw__stage *stage) {
   dw__release(stage);
 }
 
-const dw_companions *dw__stage_companions(const dw__stage *stage) { return stage->companions; }
-
 // ---- memory ---------------------------------------------------------------------------------------------------
 
 // Device memory between two guards, or memory that ends at a page which may not be touched.

@@ -26,7 +26,6 @@ dw_status dw__stage_host(dw_ctx *ctx, bool sanitize, dw_host_order order, uint64
 // A session's GPU: eager launches, then one captured and replayed.
 dw_status dw__stage_gpu(dw_ctx *ctx, dw__gpu *gpu, dw__stage **stage, dw_error *error);
 void dw__stage_close(dw__stage *stage);
-const dw_companions *dw__stage_companions(const dw__stage *stage);
 
 // The first failure stays: everything after it does nothing, so that a check reads straight on. The record is handed over once.
 dw_status dw__stage_status(const dw__stage *stage);

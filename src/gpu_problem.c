@@ -790,7 +790,6 @@ dw_bounds dw__gpu_problem_bounds(const dw__gpu_problem *problem) {
 
 const int *dw__gpu_problem_prefix(const dw__gpu_problem *problem) { return problem->prefix; }
 const int *dw__gpu_problem_rows(const dw__gpu_problem *problem) { return problem->rows; }
-const dw__gpu_spec *dw__gpu_problem_spec(const dw__gpu_problem *problem) { return &problem->spec; }
 
 int dw__gpu_problem_most_tokens(const dw__gpu_problem *problem) {
   int most = 0;

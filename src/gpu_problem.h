@@ -71,7 +71,6 @@ dw_bounds dw__gpu_problem_bounds(const dw__gpu_problem *problem);
 const int *dw__gpu_problem_prefix(const dw__gpu_problem *problem);
 const int *dw__gpu_problem_rows(const dw__gpu_problem *problem);
 int dw__gpu_problem_most_tokens(const dw__gpu_problem *problem);
-const dw__gpu_spec *dw__gpu_problem_spec(const dw__gpu_problem *problem);
 
 // NaN in all of a token of the first set.
 dw_status dw__gpu_problem_spoil(dw__gpu_problem *problem, int request, int token, dw_error *error);

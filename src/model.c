@@ -142,7 +142,7 @@ dw_status dw__choice_predict(const dw__model *model, const dw__machine *machine,
                                 .default_us = list[normal].predicted_us,
                                 .ratio = list[best].predicted_us / list[normal].predicted_us};
     snprintf(choice->board.name, sizeof choice->board.name, "%s", machine->device);
-    dw__numerics_class(shape, &choice->variant, bounds->split_tokens, choice->numerics);
+    dw__numerics_class(&choice->variant, bounds->split_tokens, choice->numerics);
   }
   dw__release(list);
   return status;

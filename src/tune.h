@@ -41,7 +41,7 @@ int dw__tune_key_compare(const dw__tune_key *a, const dw__tune_key *b);
 
 // What fixes a result's bits, of what a variant decides. AUTO promises none: the split follows lengths, batch and GPU; "rowsplit/auto".
 // With FIXED ranges they are the order of merging: "rowsplit/fixed:512/many:32".
-void dw__numerics_class(const dw_shape *shape, const dw_variant *variant, int split_tokens, char text[64]);
+void dw__numerics_class(const dw_variant *variant, int split_tokens, char text[64]);
 
 // The variants that may serve a problem, by ascending id (the place in dw_variant_enumerate): what the caller promises of its
 // calls, with its features; without `any_numerics` of the default's class alone. The default, dw_variant_choose's, is among them.

@@ -123,12 +123,11 @@ static bool is_worth_it(const dw__plan_choice *c, dw__nearness near, const dw__b
 
 // A choice never crosses numerics classes by being near: its class is that of the default, or it was asked for when it was tuned, and then
 // only for the problem itself.
-static bool keeps_class(dw__nearness near, const dw_shape *shape, const dw_bounds *bounds, const dw_variant *variant,
-                        const dw_variant *normal) {
+static bool keeps_class(dw__nearness near, const dw_bounds *bounds, const dw_variant *variant, const dw_variant *normal) {
   char own[64], usual[64];
   if (near == DW__SAME_PROBLEM) return true;
-  dw__numerics_class(shape, variant, bounds->split_tokens, own);
-  dw__numerics_class(shape, normal, bounds->split_tokens, usual);
+  dw__numerics_class(variant, bounds->split_tokens, own);
+  dw__numerics_class(normal, bounds->split_tokens, usual);
   return !strcmp(own, usual);
 }
 
@@ -146,7 +145,7 @@ dw_status dw__plan_choose(const dw__choices *choices, const dw__board *board, co
   if (!c) return DW_OK;
   found = c->variant;
   dw__variant_add_features(&found, bounds->features);
-  if (dw_variant_applicable(shape, &found, NULL) || !keeps_class(near, shape, bounds, &found, &normal)) return DW_OK;
+  if (dw_variant_applicable(shape, &found, NULL) || !keeps_class(near, bounds, &found, &normal)) return DW_OK;
   if (!is_worth_it(c, near, board, shape, bounds, &found, &normal)) return DW_OK;
   *variant = found;
   *choice = (dw_choice){

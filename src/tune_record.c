@@ -58,8 +58,7 @@ int dw__tune_key_compare(const dw__tune_key *a, const dw__tune_key *b) {
 }
 _Static_assert(sizeof(dw__tune_key) == sizeof(dw_shape) + 6 * sizeof(int), "no gaps");
 
-void dw__numerics_class(const dw_shape *shape, const dw_variant *variant, int split_tokens, char text[64]) {
-  (void)shape;
+void dw__numerics_class(const dw_variant *variant, int split_tokens, char text[64]) {
   const char *family = dw__name_of(dw__family_names, variant->family);
   const char *plus = variant->e4m3_mma || variant->accumulate ? "+" : "";
   const char *products = variant->e4m3_mma     ? "e4m3_mma"
@@ -73,10 +72,10 @@ void dw__numerics_class(const dw_shape *shape, const dw_variant *variant, int sp
 
 // ---- candidates -----------------------------------------------------------------------------------------------
 
-static bool same_class(const dw_shape *shape, const dw_variant *a, const dw_variant *b, int split_tokens) {
+static bool same_class(const dw_variant *a, const dw_variant *b, int split_tokens) {
   char one[64], other[64];
-  dw__numerics_class(shape, a, split_tokens, one);
-  dw__numerics_class(shape, b, split_tokens, other);
+  dw__numerics_class(a, split_tokens, one);
+  dw__numerics_class(b, split_tokens, other);
   return !strcmp(one, other);
 }
 
@@ -91,7 +90,7 @@ dw_status dw__candidates(const dw_shape *shape, const dw_bounds *bounds, bool an
     dw__variant_add_features(&variant, bounds->features);
     if (variant.call != normal.call || dw_variant_applicable(shape, &variant, NULL)) continue;
     if (!dw__variant_fixed_ok(&variant, bounds->split_tokens, NULL)) continue;
-    if (!any_numerics && !same_class(shape, &variant, &normal, bounds->split_tokens)) continue;
+    if (!any_numerics && !same_class(&variant, &normal, bounds->split_tokens)) continue;
     const bool is_default = !memcmp(&variant, &normal, sizeof variant);
     with_default |= is_default;
     list[(*count)++] = (dw__candidate){.variant = variant, .id = (int)i, .is_default = is_default};

@@ -517,7 +517,7 @@ static void fill_record(const run *r, size_t i, const dw__result *result, int l2
   record->ratio_mad = t->ratio_mad;
   record->verdict = result->verdict;
   record->rel_err = result->trial.rel_err;
-  dw__numerics_class(r->asked->shape, &record->variant, r->bounds.split_tokens, record->numerics);
+  dw__numerics_class(&record->variant, r->bounds.split_tokens, record->numerics);
   memcpy(record->conditions, r->conditions, sizeof record->conditions);
   memcpy(record->why, result->trial.why, sizeof record->why);
 }

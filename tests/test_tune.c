@@ -103,33 +103,32 @@ static void key_of_neighbours(void **state) {
 static void class_of_numerics(void **state) {
   (void)state;
   char a[64], b[64];
-  const dw_shape shape = shape_of("kimi-k2.6-tp8");
   dw_variant v = variant_of("family=rowsplit,n_tiles=5,setmaxnreg=1,combine=many,combine_splits=32"), w = v;
   w.n_tiles = 3;
-  dw__numerics_class(&shape, &v, 512, a);
-  dw__numerics_class(&shape, &w, 512, b);
+  dw__numerics_class(&v, 512, a);
+  dw__numerics_class(&w, 512, b);
   assert_string_equal(a, "rowsplit/fixed:512/many:32");
   assert_string_equal(a, b);  // tiles of rows do not reach a row's bits
   w.combine_splits = 16;
-  dw__numerics_class(&shape, &w, 512, b);
+  dw__numerics_class(&w, 512, b);
   assert_string_not_equal(a, b);
-  dw__numerics_class(&shape, &w, 0, b);
+  dw__numerics_class(&w, 0, b);
   assert_string_equal(b, "rowsplit/auto");
   // The order in which a row adds up is part of FIXED's promise, another product's error of any.
   w.wide_tile = 1;
-  dw__numerics_class(&shape, &w, 0, b);
+  dw__numerics_class(&w, 0, b);
   assert_string_equal(b, "rowsplit/auto");
-  dw__numerics_class(&shape, &w, 512, b);
+  dw__numerics_class(&w, 512, b);
   assert_string_equal(b, "rowsplit+wide_tile/fixed:512/many:16");
   w.e4m3_mma = 1;
-  dw__numerics_class(&shape, &w, 0, b);
+  dw__numerics_class(&w, 0, b);
   assert_string_equal(b, "rowsplit+e4m3_mma/auto");
   w.e4m3_mma = 0;
   w.accumulate = DW_ACCUMULATE_FP16_OUTPUT;
-  dw__numerics_class(&shape, &w, 0, b);
+  dw__numerics_class(&w, 0, b);
   assert_string_equal(b, "rowsplit+fp16_output/auto");
   w.accumulate = DW_ACCUMULATE_FP16;
-  dw__numerics_class(&shape, &w, 512, b);
+  dw__numerics_class(&w, 512, b);
   assert_string_equal(b, "rowsplit+wide_tile+fp16/fixed:512/many:16");
 }
 
@@ -161,7 +160,7 @@ static void candidates_are_those_of_the_problem(void **state) {
   assert_int_equal(dw__candidates(&shape, &bounds, false, list, &count, NULL), DW_OK);
   assert_true(count >= 2);
   for (size_t i = 0; i < count; i++) {
-    dw__numerics_class(&shape, &list[i].variant, 512, text);
+    dw__numerics_class(&list[i].variant, 512, text);
     assert_string_equal(text, "rowsplit/fixed:512/many:32");
     assert_int_equal(list[i].variant.window, 1);
   }
