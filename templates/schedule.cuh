@@ -1,7 +1,7 @@
 // Which KV range of which request a CTA works on. A range is a set of tiles of TILE tokens: first, first + stride, ...
 //
 // AUTO: p.all_ranges ranges for the whole batch, handed out by length. Requests of equal length (in tiles) get p.ranges each; else
-// request b gets ceil(tiles_b / longest), where no range is longer than `longest`: as short as p.all_ranges allow (longest_range). Ranges
+// request b gets ceil(tiles_b / longest), where no range is longer than `longest`: as short as p.all_ranges allow (ranges_of_a_tile). Ranges
 // of a request interleave its tiles, so the first table entry depends on the block index alone.
 // FIXED: ranges of p.split_tokens tokens each, whatever else is in the batch.
 #pragma once
@@ -65,49 +65,52 @@ DEV bool equal_shares(const dw_params &p, int tiles) {
   return !ragged;
 }
 
-DEV int ranges_of(int tiles, int longest) { return tiles > longest ? (int)((u32)(tiles + longest - 1) / (u32)longest) : 1; }
-// Tiles of the longest range. With all / spare tiles, rounded up, the ranges always fit, since a request has less than one more than its
-// part of them (spare = all ranges - batch); it has no more at all where lengths suit, and half of one in the mean: that is tried before.
-DEV int longest_range(const dw_params &p) {
+// Ranges of at most `longest` tiles that a request of `tiles` needs, at least 1: exact up to 2^20 tiles, since tiles - 1/2 is half a tile
+// away from what would need another.
+DEV int ranges_of(int tiles, float each) { return (int)(((float)tiles - 0.5f) * each) + 1; }  // each: 1 / longest
+// 1 / the longest range, in tiles. With all / spare of them, rounded up, the ranges always fit, since a request has less than one more than
+// its part (spare = all ranges - batch). It has no more at all where lengths suit, and half of one in the mean: that is tried before.
+DEV float ranges_of_a_tile(const dw_params &p) {
   const int lane = lane_id();
   u32 all = 0;
 #pragma unroll 1
   for (int b0 = 0; b0 < p.batch; b0 += 32) all += b0 + lane < p.batch ? tiles_of(p, b0 + lane) : 0;
   all = warp_sum(all);
-  constexpr int TRIED = 4;
+  constexpr int TRIED = 3;
   const u32 batch = p.batch, spare = p.all_ranges - batch;
-  int longest[TRIED], ranges[TRIED];
+  float each[TRIED];
+  int ranges[TRIED];
 #pragma unroll
   for (int i = 0; i < TRIED; i++) {
-    const u32 parts = spare + (i ? batch * (6 - i) / 8 + 1 : batch);  // and all, 5/8, 1/2 or 3/8 of the batch
-    longest[i] = (int)((all + parts - 1) / parts);
+    const u32 parts = spare + (i ? batch * (7 - 2 * i) / 8 + 1 : batch);  // and all, 5/8 or 3/8 of the batch
+    each[i] = reciprocal_approx((float)((u32)((float)all * reciprocal_approx((float)parts) - 1e-3f) + 1));
     ranges[i] = 0;
   }
 #pragma unroll 1
-  for (int b0 = 0; b0 < p.batch; b0 += 32) {  // the same rounds for all lanes: else the compiler takes the roles' branches for divergent ones
+  for (int b0 = 0; b0 < p.batch; b0 += 32) {  // as many rounds for all lanes: else the compiler takes the roles' branches for divergent ones
     const bool real = b0 + lane < p.batch;
     const int tiles = real ? tiles_of(p, b0 + lane) : 0;
 #pragma unroll
-    for (int i = 0; i < TRIED; i++) ranges[i] += real ? ranges_of(tiles, longest[i]) : 0;
+    for (int i = 0; i < TRIED; i++) ranges[i] += real ? ranges_of(tiles, each[i]) : 0;
   }
-  int found = (int)(spare ? (all + spare - 1) / spare : all);
+  float found = spare ? reciprocal_approx((float)((all + spare - 1) / spare)) : 0.f;
 #pragma unroll
   for (int i = TRIED - 1; i >= 0; i--)
-    if ((int)warp_sum(ranges[i]) <= p.all_ranges) found = longest[i];
+    if ((int)warp_sum(ranges[i]) <= p.all_ranges) found = each[i];
   return found;
 }
 
 // Shares by length. Finds the owner of range `number` of the batch (request < 0), or the share of `request`.
 DEV Work ragged_share(const dw_params &p, int number, int request) {
   const u32 lane = lane_id();
-  const int longest = longest_range(p);
+  const float each = ranges_of_a_tile(p);
   Work w;
   w.request = -1;
   int before = 0;
 #pragma unroll 1
   for (int b0 = 0; b0 < p.batch; b0 += 32) {
     const bool real = b0 + (int)lane < p.batch;
-    const u32 share = real ? ranges_of(tiles_of(p, b0 + lane), longest) : 0;
+    const u32 share = real ? ranges_of(tiles_of(p, b0 + lane), each) : 0;
     const u32 end = before + warp_prefix_sum(share, lane);
     const u32 hit = vote_ballot(real && (request >= 0 ? b0 + (int)lane == request : number < (int)end));
     if (hit) {
