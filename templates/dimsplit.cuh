@@ -346,7 +346,7 @@ DEV void softmax_loop(const dw_params &p, const C &c) {
   Turn<1> own;
   Turn<SENT_BUFFERS> sent;
   Turn<WEIGHT_BUFFERS> weights;
-  const SoftCap cap = soft_cap_start(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, c.request.total < 0, CAP_IN_WEIGHTS ? lane_id_anew() >> 5 : 0);
   int poison_turn = 0;  // offset of an edge's poison flags
   int t0 = tile_token(c, 0);
 #pragma unroll 1

@@ -54,6 +54,8 @@ DEV u32 lowest_bit(u32 v) { return __ffs(v) - 1; }  // v != 0
 DEV u32 count_bits(u32 v) { return __popc(v); }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------
+// In one rounding, which the compiler does not do where the product has another use.
+DEV float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEV float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -255,19 +255,24 @@ struct SoftCap {
   float scale, a, b, most;  // most: magnitude of a product up to which the polynomial holds
 };
 // Where this is used in a loop the compiler would fetch the parameters in each round, and wait for them; not what depends on a `zero`
-// that comes from memory.
-DEV SoftCap soft_cap_start(const dw_params &p, u32 zero = 0) {
+// that comes from memory. `lane_zero` comes from the lane: an instruction takes one operand that lanes share, and that of the last
+// coefficient takes the one before it.
+DEV SoftCap soft_cap_start(const dw_params &p, u32 zero = 0, u32 lane_zero = 0) {
   if (!WITH_SOFT_CAP) return SoftCap{};
   return SoftCap{bits_to_float(float_to_bits(p.scale_log2) + zero), bits_to_float(float_to_bits(p.cap_series[0]) + zero),
-                 bits_to_float(float_to_bits(p.cap_series[1]) + zero), bits_to_float(float_to_bits(p.cap_most) + zero)};
+                 bits_to_float(float_to_bits(p.cap_series[1]) + zero + lane_zero), bits_to_float(float_to_bits(p.cap_most) + zero)};
 }
-DEV float soft_cap_near(const SoftCap &cap, float product) {
+DEV float soft_cap_factor(const SoftCap &cap, float product) {  // what the product is multiplied with
   const float square = product * product;
-  return product * (cap.scale + square * (cap.a + square * cap.b));
+  return cap.scale + square * (cap.a + square * cap.b);
+}
+DEV float soft_cap_near(const SoftCap &cap, float product) { return product * soft_cap_factor(cap, product); }
+// Where the polynomial does not hold.
+DEV float soft_cap_far(const dw_params &p, const SoftCap &cap, float product) {
+  if (p.cap_log2 == 0.f) return product * cap.scale;
+  return p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(product * p.cap_exponent));
 }
 // Of any product; to the bit as soft_cap_near where that holds.
 DEV float soft_cap(const dw_params &p, const SoftCap &cap, float product) {
-  if (fabsf(product) <= cap.most) return soft_cap_near(cap, product);
-  if (p.cap_log2 == 0.f) return product * cap.scale;
-  return p.cap_log2 - 2.f * p.cap_log2 * reciprocal_approx(1.f + exp2_approx(product * p.cap_exponent));
+  return fabsf(product) <= cap.most ? soft_cap_near(cap, product) : soft_cap_far(p, cap, product);
 }

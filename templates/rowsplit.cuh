@@ -487,7 +487,7 @@ DEV void softmax_loop(const dw_params &p, const Cta &c) {
   Turn<SLOTS> ring;  // only to clean a tile
   Turn<SCORE_BUFFERS> scores;
   Turn<WEIGHT_BUFFERS> weights;
-  const SoftCap cap = soft_cap_start(p, c.request.total < 0);
+  const SoftCap cap = soft_cap_start(p, c.request.total < 0, CAP_IN_WEIGHTS ? lane_id_anew() >> 5 : 0);
   int poison_turn = 0;  // offset of an edge's poison flags
   int t0 = tile_token(c, 0), window_end = 0;
   if (window(p)) window_end = softmax_window_end(c, TAIL && y.first > x.first ? y.first : x.first);

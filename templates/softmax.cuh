@@ -10,6 +10,9 @@ constexpr int SPAN = TILE / HALVES;  // tokens that a row's positions stand for,
 // a row are neighbours. Position -> token:
 DEV int score_token(int position) { return SPAN == 16 ? (position >> 1) + 8 * (position & 1) : (position >> 2) + 8 * (position & 3); }
 constexpr int MASK_WORDS = (WIDTH + 31) / 32;
+// A soft cap keeps the order of scores: the maximum of a row is that of its products, capped. So what is asked of a tile is asked of its
+// products, and the cap's polynomial is part of the weights. (Not over e4m3: registers are missing, and the E of records comes on top.)
+constexpr bool CAP_IN_WEIGHTS = WITH_SOFT_CAP && !KV_E4M3;
 
 template <int LANES, int TOKENS>  // lanes that share a row, tokens a lane in SPAN
 struct SoftmaxRow {
@@ -19,17 +22,18 @@ struct SoftmaxRow {
   int node;         // of the request; -1: no such row
   int first;        // position of the first token that it may see, if there is a window
   float scale;      // KV in e4m3: of its scores
-  float max;        // so far, in log2 units; -inf before the first visible token
+  float max;        // so far, in log2 units; before the first visible token -inf, CAP_IN_WEIGHTS: the lowest number
   // Sums of the weights, one per token position (or two neighbours) so that both kinds of row add up in one order: as computed, for
   // the log-sum-exp, and as rounded for the product, to divide by (a row that looks at one token then returns it exactly).
   static constexpr int SUMS = PAIR_SUMS ? (TOKENS + 1) / 2 : TOKENS;
   float sum[SUMS], rounded[SUMS];
   u64 mask;         // up to 64 drafts the node sees, fetched ahead (MASK_WORDS <= 2)
-  float s[ALL];
+  float s[ALL];     // CAP_IN_WEIGHTS: products
   float exponent[ALL];  // records: E of the tokens
-  float product[ALL];  // with a soft cap: before it
+  float product[ALL];  // with a soft cap, else: before it
   bool far;            // a product is beyond the cap's polynomial
   u32 packed[HALVES][E4M3_MMA ? 2 : (TOKENS + 1) / 2];  // weights of this tile; e4m3: their two parts
+  float top;        // CAP_IN_WEIGHTS: the product that it comes from, before the first -inf
   bool poison;      // a hidden token of this tile has a score that is not finite
 };
 
@@ -38,7 +42,8 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
   x.row = row;
   x.position = lane_of_row * T;
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
-  x.max = MINUS_INF;
+  x.max = CAP_IN_WEIGHTS ? -3.4028235e38f : MINUS_INF;
+  x.top = MINUS_INF;
   x.scale = 0.f;
 #pragma unroll
   for (int i = 0; i < x.SUMS; i++) x.sum[i] = x.rounded[i] = 0.f;
@@ -101,12 +106,12 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, Soft
 #pragma unroll
   for (int i = 0; i < x.ALL; i++) {
     if (KV_E4M3) x.s[i] *= x.scale;
-    if (WITH_SOFT_CAP) x.product[i] = x.s[i], x.s[i] = soft_cap_near(cap, x.s[i]);
-    else if (!KV_E4M3) x.s[i] *= p.scale_log2;
+    if (WITH_SOFT_CAP && !CAP_IN_WEIGHTS) x.product[i] = x.s[i], x.s[i] = soft_cap_near(cap, x.s[i]);
+    else if (!WITH_SOFT_CAP && !KV_E4M3) x.s[i] *= p.scale_log2;
     if (KV_RECORD) x.s[i] += x.exponent[i];
   }
   x.far = false;
-  if (WITH_SOFT_CAP) {
+  if (WITH_SOFT_CAP && !CAP_IN_WEIGHTS) {
     float most = 0.f;
 #pragma unroll
     for (int i = 0; i < x.ALL; i++) most = fmaxf(most, fabsf(x.product[i]));
@@ -118,7 +123,7 @@ DEV void softmax_mask(const dw_params &p, const Cta &c, const SoftCap &cap, Soft
 #pragma unroll
     for (int i = 0; i < x.ALL; i++) {
       // NaN for who sees an infinite element: a score of -inf, or a capped one, would make a finite row of what cleaning leaves.
-      const float product = WITH_SOFT_CAP ? x.product[i] : x.s[i];
+      const float product = WITH_SOFT_CAP && !CAP_IN_WEIGHTS ? x.product[i] : x.s[i];
       x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);
       if (WITH_SOFT_CAP) x.product[i] = fabsf(product) < INF ? product : bits_to_float(0x7fffffffu);
       if (CLEAN_WHAT_IS_SEEN) x.poison |= !(fabsf(x.s[i]) < INF);
@@ -151,6 +156,63 @@ DEV void softmax_cap(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x
       x.s[i] = KV_RECORD ? capped + x.exponent[i] : capped;
     }
 }
+// ---- CAP_IN_WEIGHTS
+static_assert(!CAP_IN_WEIGHTS || WEIGHT_SHIFT == 0.f, "a weight is 2^(score - maximum)");
+// Of the lane's products, in pairs: less to wait for.
+template <int T, int N = T>
+DEV float largest_of_pairs(const float (&v)[T], bool magnitude, int first = 0) {
+  if constexpr (N == 1) return magnitude ? fabsf(v[first]) : v[first];
+  else
+    return fmaxf(largest_of_pairs<T, N / 2>(v, magnitude, first), largest_of_pairs<T, N - N / 2>(v, magnitude, first + N / 2));
+}
+template <int L, int T>
+DEV void capped_factors(const SoftCap &cap, const SoftmaxRow<L, T> &x, float (&factors)[SoftmaxRow<L, T>::ALL]) {
+#pragma unroll
+  for (int i = 0; i < x.ALL; i++) factors[i] = soft_cap_factor(cap, x.s[i]);
+}
+template <int L, int T>
+DEV void capped_weights(const SoftmaxRow<L, T> &x, const float (&factors)[SoftmaxRow<L, T>::ALL],
+                        float (&weights)[SoftmaxRow<L, T>::ALL]) {
+#pragma unroll
+  for (int i = 0; i < x.ALL; i++) weights[i] = exp2_approx(multiply_add(x.s[i], factors[i], -x.max));
+}
+// Takes a new maximum over; the factor for the output so far. `far`: it may come from beyond the polynomial.
+template <int L, int T>
+DEV float capped_grow(const dw_params &p, const SoftCap &cap, SoftmaxRow<L, T> &x, bool far) {
+  float top = largest_of_pairs(x.s, false);
+#pragma unroll
+  for (u32 d = 1; d < L; d <<= 1) top = fmaxf(top, shuffle_xor(top, d));
+  float factor = 1.f;
+  if (top > x.top) {
+    const float max = far ? soft_cap(p, cap, top) : soft_cap_near(cap, top);
+    factor = exp2_approx(x.max - max);
+    x.top = top;
+    x.max = max;
+  }
+  return factor;
+}
+// The sums take the factor as they take the weights: where there is none it is 1.
+DEV float add_capped(float sum, float factor, float more) { return CAP_IN_WEIGHTS ? multiply_add(sum, factor, more) : sum + more; }
+// Where the polynomial does not hold, and for a token that an edge tile hides, capped scores (-inf) with the factor 1. To the bit nothing
+// changes elsewhere.
+template <int L, int T>
+DEV void capped_far(const dw_params &p, const SoftCap &cap, bool edge, SoftmaxRow<L, T> &x, float (&factors)[SoftmaxRow<L, T>::ALL]) {
+  bool far[SoftmaxRow<L, T>::ALL], any = false;
+#pragma unroll
+  for (int i = 0; i < x.ALL; i++) {
+    const bool hidden = edge && x.s[i] == MINUS_INF;
+    if (hidden) factors[i] = 1.f;
+    any |= far[i] = !hidden && !(fabsf(x.s[i]) <= cap.most);
+  }
+  if (!vote_any(any)) return;
+#pragma unroll
+  for (int i = 0; i < x.ALL; i++) {
+    const float capped = soft_cap_far(p, cap, x.s[i]);
+    x.s[i] = far[i] ? capped : x.s[i];
+    factors[i] = far[i] ? 1.f : factors[i];
+  }
+}
+// ----
 // Takes a new maximum over; the factor for the output so far.
 template <int L, int T>
 DEV float softmax_grow(SoftmaxRow<L, T> &x) {
@@ -193,21 +255,22 @@ DEV void softmax_parts(SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L,
 // Adds the weights to the sums and packs them, neighbouring tokens together, which are positions i and i + NEIGHBOUR.
 constexpr int NEIGHBOUR = SPAN / 8;
 template <int L, int T>
-DEV void softmax_add(const Cta &c, int slot, SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
+DEV void softmax_add(const Cta &c, int slot, float factor, SoftmaxRow<L, T> &x, const float (&weights)[SoftmaxRow<L, T>::ALL]) {
   if (PAIR_SUMS) {  // with one half
 #pragma unroll
     for (int i = 0; i < x.SUMS; i++) {
       const float next = T > 1 ? weights[i + T / 2] : shuffle_xor(weights[0], NEIGHBOUR);
       const u32 pair = x.packed[0][i] = pack_mul(weights[i], next);
-      x.sum[i] += weights[i] + next;
-      x.rounded[i] += mul_to_float((u16)pair) + mul_to_float((u16)(pair >> 16));
+      x.sum[i] = add_capped(x.sum[i], factor, weights[i] + next);
+      x.rounded[i] = add_capped(x.rounded[i], factor, mul_to_float((u16)pair) + mul_to_float((u16)(pair >> 16)));
     }
     return;
   }
   float unit[SoftmaxRow<L, T>::ALL];
   if constexpr (KV_RECORD) softmax_scales(c, slot, 1, x, unit);
 #pragma unroll
-  for (int i = 0; i < x.ALL; i++) x.sum[i % T] += KV_RECORD ? weights[i] * unit[i] : weights[i];
+  for (int i = 0; i < x.ALL; i++)
+    x.sum[i % T] = add_capped(x.sum[i % T], i < T ? factor : 1.f, KV_RECORD ? weights[i] * unit[i] : weights[i]);
   if constexpr (E4M3_MMA) return softmax_parts(x, weights);
 #pragma unroll
   for (int h = 0; h < HALVES; h++)
@@ -215,8 +278,8 @@ DEV void softmax_add(const Cta &c, int slot, SoftmaxRow<L, T> &x, const float (&
     for (int i = 0; i < (T + 1) / 2; i++) {
       const u32 pair = pack_mul(weights[h * T + i], T > 1 ? weights[h * T + i + T / 2] : 0.f);
       x.packed[h][i] = pair;
-      x.rounded[i] += mul_to_float((u16)pair);
-      if (T > 1) x.rounded[i + T / 2] += mul_to_float((u16)(pair >> 16));
+      x.rounded[i] = add_capped(x.rounded[i], h ? 1.f : factor, mul_to_float((u16)pair));
+      if (T > 1) x.rounded[i + T / 2] = add_capped(x.rounded[i + T / 2], h ? 1.f : factor, mul_to_float((u16)(pair >> 16)));
     }
 }
 template <int L, int N>

@@ -127,6 +127,11 @@ static const fault faults[] = {
    "scale = reciprocal_approx(sum) * stored;"},
   {"cap_only_from_above", REQUEST, "p.cap_log2 - 2.f * p.cap_log2",
    "product < 0.f ? product * cap.scale : p.cap_log2 - 2.f * p.cap_log2"},
+  {"cap_near_everywhere", SOFTMAX, "  if (!vote_any(any)) return;\n", "  return;\n"},
+  {"cap_of_hidden_tokens", SOFTMAX, "const bool hidden = edge && x.s[i] == MINUS_INF;", "const bool hidden = false;"},
+  {"cap_sums_never_rescaled", SOFTMAX, "i < T ? factor : 1.f, KV_RECORD", "1.f, KV_RECORD"},
+  {"pair_cap_sums_never_rescaled", SOFTMAX, "add_capped(x.sum[i], factor,", "add_capped(x.sum[i], 1.f,"},
+  {"pair_cap_rounded_never_rescaled", SOFTMAX, "add_capped(x.rounded[i], factor,", "add_capped(x.rounded[i], 1.f,"},
   {"q_rope_of_the_first_request", REQUEST, "(s64)(r.first_row + row_node(row)) * p.q_rope_row_stride",
    "(s64)row_node(row) * p.q_rope_row_stride"},
   {"kv_rope_with_strides_of_kv", REQUEST, "p.kv_rope, p.kv_rope_page_stride, p.kv_rope_token_stride",
@@ -139,7 +144,7 @@ static const fault faults[] = {
   {"poison_not_cleaned", SOFTMAX_TILE, "  if (float_to_bits(f.x) | float_to_bits(f.y)) clean_tile(c, ring, thread);\n", ""},
   {"infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
   {"infinity_capped", SOFTMAX,
-   "      if (WITH_SOFT_CAP) x.product[i] = fabsf(product) < INF ? product : bits_to_float(0x7fffffffu);\n", ""},
+   "      x.s[i] = fabsf(product) < INF ? x.s[i] :", "      x.s[i] = WITH_SOFT_CAP || fabsf(product) < INF ? x.s[i] :"},
   {"pair_infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
@@ -423,6 +428,7 @@ static const trial trials[] = {
    1,
    0,
    SINKS | WINDOW | POSITIONS | PREFIX_ONLY | CAP},
+  {SHAPE, P9, {300, 37, 64}, {9, 5, 9}, CHAIN, 1, 0, CAP},
 };
 
 // Faults that a trial finds and no earlier one of its kind: for them it is tried first, the others after it. A wrong line costs time
@@ -438,7 +444,8 @@ static const char *const finds[DW__COUNT(trials)] = {
   [8] = "slot_address_of_32_bits",
   [9] = "page_address_of_32_bits",
   [10] = "bytes_of_the_prefix window_off_by_one window_shows_the_prefix window_without_positions "
-         "window_skips_a_tile_too_many cap_only_from_above",
+         "window_skips_a_tile_too_many cap_only_from_above cap_near_everywhere cap_of_hidden_tokens "
+         "cap_sums_never_rescaled",
   [11] = "matrix_of_the_first_request window_shows_all_drafts window_counts_the_node_itself sink_of_another_head "
          "sink_in_base_2 sink_does_not_shrink_the_output",
   [12] = "window_of_another_row sink_of_the_dead",
@@ -452,6 +459,7 @@ static const char *const finds[DW__COUNT(trials)] = {
          "gqa_e4m3_copies_past_the_slot",
   [33] = "warp_masks_in_one_place warp_values_not_cleaned",
   [34] = "warp_mask_of_the_other_row",
+  [38] = "pair_cap_sums_never_rescaled pair_cap_rounded_never_rescaled",
 };
 
 // The trial to begin with; -1: none in particular.

@@ -141,6 +141,7 @@ DEV u32 vote_ballot(bool p) { return dw_host_table->lanes(DW_HOST_FN_vote_ballot
 DEV float dw_host_ftz(float x) {
   return (__float_as_uint(x) & 0x7f800000) ? x : __uint_as_float(__float_as_uint(x) & 0x80000000);
 }
+DEV float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 DEV float exp2_approx(float x) { return dw_host_ftz(exp2f(dw_host_ftz(x))); }
 DEV float reciprocal_approx(float x) { return dw_host_ftz(1.f / dw_host_ftz(x)); }
 DEV float log2_approx(float x) { return dw_host_ftz(log2f(dw_host_ftz(x))); }
