@@ -36,12 +36,16 @@ DEV Partials find_partials(const dw_params &p, const Share &share, int row, int 
 }
 // Past the last range the last one is read again, with weight 0.
 DEV int real_range(const Partials &x, int range) { return range < x.ranges ? range : x.ranges - 1; }
-DEV u32x4 load_part(const Partials &x, int range, int offset) {
-  return ldg_cg_v4(x.at + (u64)(u32)real_range(x, range) * x.step + offset);
+// Of ranges first, first + step, ... What the first loads after the wait for the kernel before take is worked out before it.
+template <int N>
+DEV void part_places(const Partials &x, int first, int step, const u8 *(&at)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; k++) at[k] = x.at + (u64)(u32)real_range(x, first + step * k) * x.step;
 }
-DEV float load_lse(const Partials &x, int range) {
-  const float lse = ldg_cg_f32(x.lse + (u64)(u32)real_range(x, range) * x.lse_step);
-  return range < x.ranges ? lse : MINUS_INF;
+template <int N>
+DEV void lse_places(const Partials &x, int first, int step, const float *(&at)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; k++) at[k] = x.lse + (u64)(u32)real_range(x, first + step * k) * x.lse_step;
 }
 
 // The request of this block, or no rows past the end of the batch.
@@ -60,20 +64,27 @@ DEV void combine_few(const dw_params &p) {
   const Request r = combine_request(p);
   const Partials x = find_partials(p, find_share(p, r), row, d);
   const float stored = stored_scale(p.v_scale);
+  const u8 *at[RANGES];
+  const float *lse_at[RANGES];
+  part_places(x, 0, 1, at);
+  lse_places(x, 0, 1, lse_at);
   grid_dependents_launch();
   grid_dependency_wait();
   if (row >= r.rows()) return;
   float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
 #pragma unroll 1
-  for (int s0 = 0; s0 < x.ranges; s0 += RANGES) {
+  for (int s0 = 0;;) {
     float lse[RANGES];
     u32x4 a[RANGES], b[RANGES];
 #pragma unroll
     for (int s = 0; s < RANGES; s++) {
-      lse[s] = load_lse(x, s0 + s);
-      a[s] = load_part(x, s0 + s, 0);
-      b[s] = PARTIAL_F16 ? a[s] : load_part(x, s0 + s, 16);
+      lse[s] = ldg_cg_f32(lse_at[s]);
+      a[s] = ldg_cg_v4(at[s]);
+      b[s] = PARTIAL_F16 ? a[s] : ldg_cg_v4(at[s] + 16);
     }
+#pragma unroll
+    for (int s = 0; s < RANGES; s++)
+      if (s0 + s >= x.ranges) lse[s] = MINUS_INF;
     const float before = max;
 #pragma unroll
     for (int s = 0; s < RANGES; s++) max = fmaxf(max, lse[s]);
@@ -87,6 +98,10 @@ DEV void combine_few(const dw_params &p) {
       sum += weight;
       add_partial(out, a[s], b[s], weight);
     }
+    s0 += RANGES;
+    if (s0 >= x.ranges) break;
+    part_places(x, s0, 1, at);
+    lse_places(x, s0, 1, lse_at);
   }
   const float keep = add_sink(p, r, row, max, sum), scale = keep * reciprocal_approx(sum) * stored;
 #pragma unroll
@@ -111,29 +126,31 @@ DEV void combine_many(const dw_params &p) {
   const Partials x = find_partials(p, find_share(p, r), row, quarter * 128 + slice * 8);
   const float stored = stored_scale(p.v_scale);
   const smem_addr shared = smem_base();
+  constexpr int AT_ONCE = RANGES * 8, EACH = (AT_ONCE + 31) / 32, OWN = (AT_ONCE + 127) / 128;
+  const u8 *at[RANGES];
+  const float *lse_at[OWN];
+  part_places(x, group, 8, at);
+  lse_places(x, (int)thread, 128, lse_at);
   grid_dependents_launch();
   grid_dependency_wait();
   if (row >= r.rows()) return;
   float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-  constexpr int AT_ONCE = RANGES * 8, EACH = (AT_ONCE + 31) / 32;
 #pragma unroll 1
-  for (int s0 = 0; s0 < x.ranges; s0 += AT_ONCE) {
-    if (s0) barrier_sync(0, 128);  // the log-sum-exps of the round before are used up
+  for (int s0 = 0;;) {
+    float own[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) own[i] = ldg_cg_f32(lse_at[i]);
     u32x4 a[RANGES], b[RANGES];
 #pragma unroll
     for (int k = 0; k < RANGES; k++) {
-      a[k] = load_part(x, s0 + group + 8 * k, 0);
-      b[k] = PARTIAL_F16 ? a[k] : load_part(x, s0 + group + 8 * k, 16);
+      a[k] = ldg_cg_v4(at[k]);
+      b[k] = PARTIAL_F16 ? a[k] : ldg_cg_v4(at[k] + 16);
     }
-    if (AT_ONCE > 128) {  // more than one a thread: all asked for before the first is stored, which waits for it
-      float own[(AT_ONCE + 127) / 128];
+    sync_warp();  // else the compiler stores first, and all loads of partials wait for those of the log-sum-exps
 #pragma unroll
-      for (u32 i = 0, s = thread; s < AT_ONCE; i++, s += 128) own[i] = load_lse(x, s0 + s);
-#pragma unroll
-      for (u32 i = 0, s = thread; s < AT_ONCE; i++, s += 128) sts_f32(shared + LSES + s * 4, own[i]);
-    } else {
-#pragma unroll
-      for (u32 s = thread; s < AT_ONCE; s += 128) sts_f32(shared + LSES + s * 4, load_lse(x, s0 + s));
+    for (int i = 0; i < OWN; i++) {
+      const int s = (int)thread + i * 128;
+      if (s < AT_ONCE) sts_f32(shared + LSES + s * 4, s0 + s < x.ranges ? own[i] : MINUS_INF);
     }
     barrier_sync(0, 128);
     float lse[EACH];  // of all ranges, shared out among the lanes
@@ -157,6 +174,11 @@ DEV void combine_many(const dw_params &p) {
     for (int i = 0; i < 8; i++) out[i] *= keep;
 #pragma unroll
     for (int k = 0; k < RANGES; k++) add_partial(out, a[k], b[k], weight_of(lds_f32(shared + LSES + (group + 8 * k) * 4), max));
+    s0 += AT_ONCE;
+    if (s0 >= x.ranges) break;
+    barrier_sync(0, 128);  // the log-sum-exps of this round are used up
+    part_places(x, s0 + group, 8, at);
+    lse_places(x, s0 + (int)thread, 128, lse_at);
   }
   const smem_addr mine = shared + SUMS + group * GROUP_STRIDE + slice * 32;
   sts_f32x4(mine, f32x4{out[0], out[1], out[2], out[3]});

@@ -63,9 +63,9 @@ static const fault faults[] = {
   {"merge_does_not_wait_for_the_grid", COMBINE,
    "  grid_dependents_launch();\n  grid_dependency_wait();\n  if (row >= r.rows()) return;\n"
    "  float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};\n"
-   "#pragma unroll 1\n  for (int s0 = 0; s0 < x.ranges; s0 += RANGES)",
+   "#pragma unroll 1\n  for (int s0 = 0;;) {\n    float lse",
    "  float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};\n  if (row >= r.rows()) return;\n"
-   "  for (int s0 = 0; s0 < x.ranges; s0 += RANGES)"},
+   "  for (int s0 = 0;;) {\n    float lse"},
   // A pair of CTAs.
   {"pair_does_not_meet", DIMSPLIT, "  cluster_wait();\n  if (warp < FIRST_OUTPUT_WARP)", "  if (warp < FIRST_OUTPUT_WARP)"},
   {"pair_arrives_where_nobody_waits", DIMSPLIT, "if (lane_id() == 0 && !last)", "if (lane_id() == 0)"},
@@ -148,8 +148,9 @@ static const fault faults[] = {
   {"pair_infinity_of_weight_0", SOFTMAX, "      x.s[i] = fabsf(product) < INF ? x.s[i] : bits_to_float(0x7fffffffu);\n", ""},
   {"rounds_of_the_merge_not_rescaled", COMBINE, "    sum *= keep;\n", ""},
   {"merge_reads_past_the_last_range", COMBINE, "range < x.ranges ? range : x.ranges - 1", "range"},
-  {"share_of_no_range", "schedule.cuh", "/ (u32)longest) : 1; }", "/ (u32)longest) : 0; }"},
-  {"share_of_a_range_too_many", "schedule.cuh", "(int)warp_sum(ranges[i]) <= p.all_ranges", "(int)warp_sum(ranges[i]) <= p.all_ranges + 1"},
+  {"share_of_no_range", "schedule.cuh", "* each) + 1; }", "* each); }"},
+  {"share_of_a_range_too_many", "schedule.cuh", "(int)warp_sum(ranges[i]) <= p.all_ranges",
+   "(int)warp_sum(ranges[i]) <= p.all_ranges + 1"},
   // Records.
   {"record_scale_of_the_next_group", RECORD, "+ RECORD_SCALES + warp_id() * 4);", "+ RECORD_SCALES + (warp_id() ^ 1) * 4);"},
   {"record_scale_of_another_token", RECORD, "((lane_id() >> 2) + 8 * i) * TOKEN_STRIDE",
