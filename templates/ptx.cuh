@@ -37,6 +37,11 @@ DEV u32 shuffle_up(u32 v, u32 delta) {
 }
 DEV float shuffle(float v, u32 src) { return __uint_as_float(shuffle(__float_as_uint(v), src)); }
 DEV float shuffle_xor(float v, u32 mask) { return __uint_as_float(shuffle_xor(__float_as_uint(v), mask)); }
+DEV u32 warp_sum(u32 v) {
+  u32 r;
+  asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v));
+  return r;
+}
 DEV bool vote_any(bool p) {
   u32 r;
   asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.u32 %0, 1, 0, q; }"

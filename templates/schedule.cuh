@@ -38,11 +38,6 @@ DEV int tiles_of(const dw_params &p, int b, int len) {
 
 DEV int tiles_of(const dw_params &p, int b) { return tiles_of(p, b, ldg_nc_s32(p.kv_len + b)); }
 
-DEV u32 warp_sum(u32 v) {
-#pragma unroll
-  for (u32 d = 16; d; d >>= 1) v += shuffle_xor(v, d);
-  return v;
-}
 DEV u32 warp_prefix_sum(u32 v, u32 lane) {  // inclusive
 #pragma unroll
   for (u32 d = 1; d < 32; d <<= 1) {

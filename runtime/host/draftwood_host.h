@@ -129,6 +129,10 @@ DEV void sync_warp() { dw_host_table->lanes(DW_HOST_FN_sync_warp, 0, 0); }
 DEV u32 shuffle(u32 v, u32 src) { return dw_host_table->lanes(DW_HOST_FN_shuffle, v, src); }
 DEV u32 shuffle_xor(u32 v, u32 mask) { return dw_host_table->lanes(DW_HOST_FN_shuffle_xor, v, mask); }
 DEV u32 shuffle_up(u32 v, u32 delta) { return dw_host_table->lanes(DW_HOST_FN_shuffle_up, v, delta); }
+DEV u32 warp_sum(u32 v) {
+  for (u32 d = 16; d; d >>= 1) v += shuffle_xor(v, d);
+  return v;
+}
 DEV float shuffle(float v, u32 src) { return __uint_as_float(shuffle(__float_as_uint(v), src)); }
 DEV float shuffle_xor(float v, u32 mask) { return __uint_as_float(shuffle_xor(__float_as_uint(v), mask)); }
 DEV bool vote_any(bool p) { return dw_host_table->lanes(DW_HOST_FN_vote_any, p, 0); }
