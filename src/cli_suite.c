@@ -234,13 +234,15 @@ static dw_status make_case(const asked *want, int seed, int target, int sms, sui
     c->check.spec.pool_tokens = FAR_POOL_ELEMENTS / (c->check.shape.kv_heads * c->check.shape.head_dim_v);
   choose_contents(c, 0, longest, &state);
   choose_contents(c, 1, longest, &state);
+  dw_status status = DW_OK;
   if (want->variant) {
-    dw_status status = cli_variant(want->variant, &c->check.shape, NULL, &c->check.variant, error);
+    status = cli_variant(want->variant, &c->check.shape, NULL, &c->check.variant, error);
     dw__variant_add_features(&c->check.variant, features_of(&c->check.spec));
-    return status;
+  } else {
+    status = choose_variant(seed, longest, sms, c, &state, error);
+    if (seed % CHECKED_EVERY == CHECKED_EVERY / 2) c->check.variant.checked = 1;
   }
-  dw_status status = choose_variant(seed, longest, sms, c, &state, error);
-  if (seed % CHECKED_EVERY == CHECKED_EVERY / 2) c->check.variant.checked = 1;
+  if (!dw__variant_fixed_ok(&c->check.variant, c->check.split_tokens, NULL)) c->check.split_tokens = 0;
   return status;
 }
 

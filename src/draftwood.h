@@ -156,14 +156,14 @@ typedef enum dw_feature {
 
 // What a launch will look like; host integers only. They fix the grid and the workspace.
 typedef struct dw_bounds {
-  size_t size;       // sizeof(dw_bounds)
-  int batch;         // most requests
-  int total_q;       // most rows of q in all (0: batch x width)
-  int kv_len;        // most tokens a request, drafts included
-  int sm_count;      // multiprocessors of the GPU (0: of the current device, or the target's usual count without one)
-  dw_call call;      // what the caller promises of its calls
-  int features;      // dw_feature values, or'ed: what calls may have
-  int split_tokens;  // 0: AUTO, the split is chosen on the device; else FIXED: tokens a KV range, a multiple of 16, batch-invariant
+  size_t size;   // sizeof(dw_bounds)
+  int batch;     // most requests
+  int total_q;   // most rows of q in all (0: batch x width)
+  int kv_len;    // most tokens a request, drafts included
+  int sm_count;  // multiprocessors of the GPU (0: of the current device, or the target's usual count without one)
+  dw_call call;  // what the caller promises of its calls
+  int features;  // dw_feature values, or'ed: what calls may have
+  int split_tokens;  // 0: AUTO, the split is chosen on the device; else FIXED: tokens a KV range, a multiple of 16 up to 2^24, batch-invariant
 } dw_bounds;
 
 // The rule table: the variant for a shape and bounds, with no tuning and no device. Always applicable. bounds NULL: one request of

@@ -29,9 +29,9 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.sm_count", bounds->sm_count, "1 to 4096", "multiprocessors of the GPU");
   if (bounds->features < 0 || bounds->features > 15)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.features", bounds->features, "0 to 15", "dw_feature values, or'ed");
-  if (bounds->split_tokens < 0 || bounds->split_tokens % 16)
-    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "0 or a multiple of 16",
-                        "tokens of a KV range in FIXED mode");
+  if (bounds->split_tokens < 0 || bounds->split_tokens > 1 << 24 || bounds->split_tokens % 16)
+    return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens,
+                        "0 or a multiple of 16, up to 16777216", "tokens of a KV range in FIXED mode");
   if (bounds->split_tokens && dw__ceil_div(bounds->kv_len, bounds->split_tokens) > 65535)
     return dw__fail_int(e, DW_BAD_ARGUMENT, "bounds.split_tokens", bounds->split_tokens, "at least kv_len / 65535",
                         "the ranges of a request are a grid dimension");

@@ -349,7 +349,8 @@ static int choose_groups(const dw_shape *shape, const dw_variant *variant) {
 // START_TILES (of 16 tokens) to start and end. Where memory decides, fewer CTAs are faster each, down to ALONE of the time.
 #define START_TILES 15
 #define ALONE 0.6
-#define WAVES_GAIN 0.97  // at most, for each range more: what is made for long requests runs short ones, too
+#define WAVES_GAIN \
+  0.015  // of the time at least, for each range more: it is merged, and what is made for long requests runs short ones, too
 #define MOST_WAVE_RANGES 16
 
 typedef struct wave {
@@ -370,7 +371,7 @@ static double waves_take(const wave *w, int ranges) {
 static int choose_ranges(const wave *w, int most_ranges) {
   int ranges = least(most(1, (int)(w->slots / w->ctas)), most_ranges);
   for (int more = ranges + 1; more <= least(most_ranges, MOST_WAVE_RANGES); more++)
-    if (waves_take(w, more) < WAVES_GAIN * waves_take(w, ranges)) ranges = more;
+    if (waves_take(w, more) < (1 - WAVES_GAIN * (more - ranges)) * waves_take(w, ranges)) ranges = more;
   // As few as have the same longest range: less to merge.
   return dw__ceil_div(dw__ceil_div(w->tiles, w->tiles_step), range_tiles(w, ranges) / w->tiles_step);
 }

@@ -78,7 +78,7 @@ DEV float ranges_of_a_tile(const dw_params &p) {
 #pragma unroll
   for (int i = 0; i < TRIED; i++) {
     const u32 parts = spare + (i ? batch * (7 - 2 * i) / 8 + 1 : batch);  // and all, 5/8 or 3/8 of the batch
-    each[i] = reciprocal_approx((float)((u32)((float)all * reciprocal_approx((float)parts) - 1e-3f) + 1));
+    each[i] = reciprocal_approx((float)((u32)((float)all * reciprocal_approx((float)parts) * 0.99999f) + 1));
     ranges[i] = 0;
   }
 #pragma unroll 1
