@@ -57,7 +57,7 @@ dw_status bench_load(const bench *b, const problem *p, contender *c, dw_error *e
   if (c->reads) return DW_OK;
   dw_status status = dw__plan_make(&p->shape, &c->variant, &p->bounds, &c->plan, error);
   if (status) return status;
-  dw__plan_set_ranges(&c->plan, &p->bounds, c->slots);
+  dw__plan_set_ranges(&p->shape, &c->variant, &p->bounds, &c->plan, c->slots);
   status = dw_cubin_build(b->ctx, &p->shape, &c->variant, &c->cubin, error);
   if (status || !b->gpu) return status;
   status = dw__module_load(dw__gpu_driver(b->gpu), c->cubin->data, c->cubin->size, &c->module, error);

@@ -79,7 +79,7 @@ double dw__predict_ranges(const dw__model *m, const dw__machine *b, const dw_sha
   bounds.size = sizeof bounds;
   if (!bounds.sm_count) bounds.sm_count = b->sm_count;
   if (dw__plan_make(shape, variant, &bounds, &plan, NULL)) return 0;
-  dw__plan_set_ranges(&plan, &bounds, ranges);
+  dw__plan_set_ranges(shape, variant, &bounds, &plan, ranges);
   const unsigned *grid = plan.kernels[0].grid;
   const double ctas = (double)grid[0] * grid[1] * grid[2], sms = b->sm_count, used = fmin(ctas, sms);
   const double waves = ceil(ctas / sms), tiles = ceil(bounds.kv_len / 16.0), each = ceil(tiles / plan.ranges);

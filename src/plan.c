@@ -42,13 +42,30 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
 }
 
 // Workspace: [partials][their lse][packed mask][faults of the requests], each 256-byte aligned.
+static void set_ranges(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan, int ranges) {
+  const bool wide = variant->family == DW_SPLIT || shape->kv == DW_RECORD656;  // fp32: a record's scales may be of any size
+  unsigned *grid = plan->kernels[0].grid;
+  plan->workspace_bytes -= plan->partial_bytes + plan->lse_bytes;
+  plan->ranges = ranges;
+  plan->all_ranges = ranges * bounds->batch;
+  grid[1] = (unsigned)ranges;
+  plan->early_launch = (long long)grid[0] * grid[1] * grid[2] * 10 <= bounds->sm_count * 7LL;
+  const size_t rows = (size_t)plan->all_ranges * (size_t)max_rows(shape);
+  plan->partial_bytes = align_up(rows * (size_t)shape->head_dim_v * (wide ? 4 : 2), 256);
+  plan->lse_bytes = align_up(rows * sizeof(float), 256);
+  plan->workspace_bytes += plan->partial_bytes + plan->lse_bytes;
+}
+void dw__plan_set_ranges(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,
+                         int ranges) {
+  if (ranges && plan->count > 1 && !bounds->split_tokens) set_ranges(shape, variant, bounds, plan, ranges);
+}
 static void finish(const dw_variant *variant, const dw_bounds *bounds, size_t packed_bytes, dw__plan *plan) {
   if (variant->checked) {
     plan->check = (dw__plan_kernel){
       .entry = "dw_check", .grid = {(unsigned)bounds->batch, 1, 1}, .block = 128, .cluster = 1, .dynamic_shared = 4 * 16};
     plan->faults_bytes = align_up((size_t)bounds->batch * sizeof(unsigned), 256);
   }
-  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed_bytes + plan->faults_bytes;
+  plan->workspace_bytes += packed_bytes + plan->faults_bytes;
 }
 
 static void add_combine(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan) {
@@ -70,7 +87,6 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   dw_status s = dw__bounds_check(shape, bounds, e);
   if (s == DW_OK) s = dw_variant_applicable(shape, variant, e);
   if (s != DW_OK) return s;
-  const int rows = max_rows(shape);
   if (!dw__variant_fixed_ok(variant, bounds->split_tokens, e)) return DW_NOT_APPLICABLE;
   plan->features = dw__variant_features(variant);
   if (bounds->features & ~plan->features)
@@ -79,49 +95,30 @@ dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const 
   plan->call = variant->call;
   const dw_split split = dw__rule_split(shape, variant, bounds);
   plan->groups = split.groups;
-  plan->ranges = split.ranges;
-  plan->all_ranges = split.ranges * bounds->batch;
   dw__plan_kernel *main = &plan->kernels[plan->count++];
   *main =
     (dw__plan_kernel){.entry = "dw_verify", .block = 128, .cluster = 1, .dynamic_shared = dw_shared_bytes(shape, variant)};
   if (variant->family == DW_REFERENCE) {
-    main->grid[0] = (unsigned)dw__ceil_div(rows, 4);
+    plan->ranges = split.ranges;
+    plan->all_ranges = split.ranges * bounds->batch;
+    main->grid[0] = (unsigned)dw__ceil_div(max_rows(shape), 4);
     main->grid[1] = (unsigned)bounds->batch;
     main->grid[2] = 1;
     finish(variant, bounds, 0, plan);
     return DW_OK;
   }
   main->grid[0] = (unsigned)split.groups;
-  main->grid[1] = (unsigned)split.ranges;
   main->grid[2] = (unsigned)bounds->batch;
   main->block = variant->family == DW_ROWSPLIT || variant->family == DW_DIMSPLIT ? 512 : 128;
   if (variant->family == DW_DIMSPLIT) main->cluster = 2, main->grid[0] *= 2;
   if (dw__is_for_gqa(variant->family)) main->grid[0] *= (unsigned)shape->kv_heads;
-  plan->early_launch = (long long)main->grid[0] * main->grid[1] * main->grid[2] * 10 <= bounds->sm_count * 7LL;
+  set_ranges(shape, variant, bounds, plan, split.ranges);
   add_combine(shape, variant, bounds, plan);
   const long long words = (long long)max_total_q(shape, bounds) * mask_words(shape);
   plan->pack =
     (dw__plan_kernel){.entry = "dw_pack_mask", .grid = {(unsigned)dw__ceil_div(words, 128), 1, 1}, .block = 128, .cluster = 1};
-
-  const size_t partial_rows = (size_t)plan->all_ranges * (size_t)rows;
-  const bool wide = variant->family == DW_SPLIT || shape->kv == DW_RECORD656;  // fp32: a record's scales may be of any size
-  plan->partial_bytes = align_up(partial_rows * (size_t)shape->head_dim_v * (wide ? 4 : 2), 256);
-  plan->lse_bytes = align_up(partial_rows * sizeof(float), 256);
   finish(variant, bounds, packs_by_itself(shape) ? align_up((size_t)words * 4, 256) : 0, plan);
   return DW_OK;
-}
-
-void dw__plan_set_ranges(dw__plan *plan, const dw_bounds *bounds, int ranges) {
-  if (!ranges || plan->count < 2 || bounds->split_tokens) return;
-  size_t packed = plan->workspace_bytes - plan->partial_bytes - plan->lse_bytes, old = (size_t)plan->ranges;
-  plan->partial_bytes = ((plan->partial_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
-  plan->lse_bytes = ((plan->lse_bytes + old - 1) / old * (size_t)ranges + 255) / 256 * 256;
-  plan->workspace_bytes = plan->partial_bytes + plan->lse_bytes + packed;
-  plan->ranges = ranges;
-  plan->all_ranges = ranges * bounds->batch;
-  unsigned *grid = plan->kernels[0].grid;
-  grid[1] = (unsigned)ranges;
-  plan->early_launch = (long long)grid[0] * grid[1] * grid[2] * 10 <= bounds->sm_count * 7LL;
 }
 
 void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,

@@ -37,7 +37,7 @@ dw_status dw__bounds_check(const dw_shape *shape, const dw_bounds *bounds, dw_er
 dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,
                         dw_error *error);
 // Another number of KV ranges a request than the rule table's (0: leave it; FIXED ranges stay): the grid and the workspace follow.
-void dw__plan_set_ranges(dw__plan *plan, const dw_bounds *bounds, int ranges);
+void dw__plan_set_ranges(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan, int ranges);
 // Fills the kernel's parameters from checked arguments. With plan->pack in use, params->mask points into the workspace and
 // pack_params (if not NULL) is what the pack kernel takes.
 void dw__plan_params(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, const dw__plan *plan,

@@ -36,16 +36,12 @@ DEV Partials find_partials(const dw_params &p, const Share &share, int row, int 
 }
 // Past the last range the last one is read again, with weight 0.
 DEV int real_range(const Partials &x, int range) { return range < x.ranges ? range : x.ranges - 1; }
-// Of ranges first, first + step, ... What the first loads after the wait for the kernel before take is worked out before it.
-template <int N>
-DEV void part_places(const Partials &x, int first, int step, const u8 *(&at)[N]) {
+// Where ranges first, first + every, ... have what the first has at `from`. What the first loads after the wait for the kernel before
+// take is worked out before it.
+template <class T, int N>
+DEV void range_places(const Partials &x, const T *from, u32 step, int first, int every, const T *(&at)[N]) {
 #pragma unroll
-  for (int k = 0; k < N; k++) at[k] = x.at + (u64)(u32)real_range(x, first + step * k) * x.step;
-}
-template <int N>
-DEV void lse_places(const Partials &x, int first, int step, const float *(&at)[N]) {
-#pragma unroll
-  for (int k = 0; k < N; k++) at[k] = x.lse + (u64)(u32)real_range(x, first + step * k) * x.lse_step;
+  for (int k = 0; k < N; k++) at[k] = from + (u64)(u32)real_range(x, first + every * k) * step;
 }
 
 // The request of this block, or no rows past the end of the batch.
@@ -66,8 +62,8 @@ DEV void combine_few(const dw_params &p) {
   const float stored = stored_scale(p.v_scale);
   const u8 *at[RANGES];
   const float *lse_at[RANGES];
-  part_places(x, 0, 1, at);
-  lse_places(x, 0, 1, lse_at);
+  range_places(x, x.at, x.step, 0, 1, at);
+  range_places(x, x.lse, x.lse_step, 0, 1, lse_at);
   grid_dependents_launch();
   grid_dependency_wait();
   if (row >= r.rows()) return;
@@ -100,8 +96,8 @@ DEV void combine_few(const dw_params &p) {
     }
     s0 += RANGES;
     if (s0 >= x.ranges) break;
-    part_places(x, s0, 1, at);
-    lse_places(x, s0, 1, lse_at);
+    range_places(x, x.at, x.step, s0, 1, at);
+    range_places(x, x.lse, x.lse_step, s0, 1, lse_at);
   }
   const float keep = add_sink(p, r, row, max, sum), scale = keep * reciprocal_approx(sum) * stored;
 #pragma unroll
@@ -129,8 +125,8 @@ DEV void combine_many(const dw_params &p) {
   constexpr int AT_ONCE = RANGES * 8, EACH = (AT_ONCE + 31) / 32, OWN = (AT_ONCE + 127) / 128;
   const u8 *at[RANGES];
   const float *lse_at[OWN];
-  part_places(x, group, 8, at);
-  lse_places(x, (int)thread, 128, lse_at);
+  range_places(x, x.at, x.step, group, 8, at);
+  range_places(x, x.lse, x.lse_step, (int)thread, 128, lse_at);
   grid_dependents_launch();
   grid_dependency_wait();
   if (row >= r.rows()) return;
@@ -177,8 +173,8 @@ DEV void combine_many(const dw_params &p) {
     s0 += AT_ONCE;
     if (s0 >= x.ranges) break;
     barrier_sync(0, 128);  // the log-sum-exps of this round are used up
-    part_places(x, s0 + group, 8, at);
-    lse_places(x, s0 + (int)thread, 128, lse_at);
+    range_places(x, x.at, x.step, s0 + group, 8, at);
+    range_places(x, x.lse, x.lse_step, s0 + (int)thread, 128, lse_at);
   }
   const smem_addr mine = shared + SUMS + group * GROUP_STRIDE + slice * 32;
   sts_f32x4(mine, f32x4{out[0], out[1], out[2], out[3]});

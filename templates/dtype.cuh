@@ -43,3 +43,4 @@ DEV void store_out1(const dw_params &p, s64 at, float v) {
 }
 
 constexpr float INF = __builtin_bit_cast(float, 0x7f800000u), MINUS_INF = -INF;
+constexpr float LEAST = -3.4028235e38f;  // of the finite numbers

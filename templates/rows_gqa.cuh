@@ -114,7 +114,6 @@ DEV void cap_scores(const dw_params &p, const SoftCap &cap, float (&s)[4]) {
   }
 }
 // A score of -inf that an infinite K makes, kept apart from one that hides a token: the weight is 0 all the same. (A soft cap leaves none.)
-constexpr float LEAST = -3.4028235e38f;
 DEV void keep_seen(float (&s)[4]) {
   if (WITH_SOFT_CAP) return;
 #pragma unroll

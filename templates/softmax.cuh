@@ -42,7 +42,7 @@ DEV void softmax_start(const Cta &c, SoftmaxRow<L, T> &x, int row, int lane_of_r
   x.row = row;
   x.position = lane_of_row * T;
   x.node = row < c.rows ? row_node(c.first_row + row) : -1;
-  x.max = CAP_IN_WEIGHTS ? -3.4028235e38f : MINUS_INF;
+  x.max = CAP_IN_WEIGHTS ? LEAST : MINUS_INF;
   x.top = MINUS_INF;
   x.scale = 0.f;
 #pragma unroll
