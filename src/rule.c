@@ -51,8 +51,8 @@ static size_t rowsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const size_t final =
     2 * rows * 4 +
     (bytes && (shape->q == DW_BF16 || variant->e4m3_mma || variant->accumulate == DW_ACCUMULATE_FP16) ? rows * 16 : 0);
-  const size_t barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8;
-  return (ring + scores + weights + rescale + poison + final + scales + barriers + 15) / 16 * 16;
+  const size_t plan = 64, barriers = 2 * 8 * (slots + score_buffers + weight_buffers) + 8 + 2 * 8;
+  return (ring + scores + weights + rescale + poison + final + scales + plan + barriers + 15) / 16 * 16;
 }
 
 // Two CTAs of grouped share a multiprocessor, but for long vectors.
@@ -83,8 +83,8 @@ static size_t dimsplit_shared(const dw_shape *shape, const dw_variant *variant) 
   const size_t owned = tiles == 9 ? 36 : (tiles + 1) / 2 * 8, tail = tiles == 9 ? 4 : 0;
   const size_t ring = slots * 32 * ((size_t)shape->head_dim_qk + 16), scores = (1 + buffers) * (owned + tail) * 128;
   const size_t weights = buffers * rows * 64, rescale = buffers * (rows * 4 + 32), poison = 16 + 16;
-  const size_t barriers = 8 * (2 * slots + 2 + 4 * buffers + 1);
-  return (ring + scores + weights + rescale + poison + barriers + 15) / 16 * 16;
+  const size_t plan = 64, barriers = 8 * (2 * slots + 2 + 4 * buffers + 1);
+  return (ring + scores + weights + rescale + poison + plan + barriers + 15) / 16 * 16;
 }
 
 // What comes before the rings of templates/warpsplit.cuh: rows, and q where the registers do not hold it.
@@ -126,8 +126,9 @@ static dw_status no(dw_error *e, const char *field, long long found, const char 
   return dw__fail_int(e, DW_NOT_APPLICABLE, field, found, allowed, "%s", why);
 }
 
-// With call=table, on sm_120.
+// With call=table: on sm_120, and where output warps copy as all lanes.
 static bool spills_for_tables(const dw_shape *s, const dw_variant *v) {
+  if (v->cp_async && v->n_tiles == 5) return s->kv != DW_E4M3;
   return s->kv == DW_E4M3 && v->wide_tile && (v->n_tiles == 3 || v->n_tiles == 4);
 }
 
@@ -153,7 +154,8 @@ static dw_status accumulate_applicable(const dw_shape *s, const dw_variant *v, d
 static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_error *e) {
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
   if (spills_for_tables(s, v) && v->call == DW_CALL_TABLE)
-    return dw__fail(e, DW_NOT_APPLICABLE, "call", "table", "any with wide_tile=1 and three or four row tiles",
+    return dw__fail(e, DW_NOT_APPLICABLE, "call", "table",
+                    v->cp_async ? "any with cp_async=1 and five row tiles" : "any with wide_tile=1 and three or four row tiles",
                     "the compiler spills what this one needs");
   if (v->wide_tile && dw__dtype_size(s->kv) > 1) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (v->e4m3_mma && s->target < 89) return no(e, "e4m3_mma", 1, "0 before sm_89", "nothing older multiplies e4m3");
@@ -312,12 +314,14 @@ dw_status dw_compile_target(const dw_shape *s, const dw_variant *v, char text[16
 // KV tiles an SM gets if one CTA takes all rows: the measure of how long a problem is.
 typedef struct load {
   int rows, row_tiles, tiles;  // tiles: of one request
+  int batch, sm_count;         // 0: not known
   double tiles_per_sm;
   bool fixed;  // FIXED ranges
 } load;
 
 #define SHORT_LOAD 0.4   // below: latency decides; small CTAs, few tiles each
-#define MEDIUM_LOAD 3.5  // below: three tiles of rows a CTA
+#define SMALL_LOAD 3.5   // below: three tiles of rows a CTA
+#define MEDIUM_LOAD 6.0  // below, too, if they keep as many multiprocessors busy (not over e4m3, where that was not measured)
 #define LONG_LOAD \
   8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
 
@@ -325,15 +329,25 @@ static load load_of(const dw_shape *shape, const dw_bounds *bounds) {
   load l = {.rows = shape->width * shape->heads,
             .row_tiles = row_tiles(shape),
             .tiles = dw__ceil_div(bounds->kv_len, 16),
+            .batch = bounds->batch,
+            .sm_count = bounds->sm_count,
             .fixed = bounds->split_tokens > 0};
   // FIXED: one choice for every length and batch, so that a request has the same bits in all of them.
   l.tiles_per_sm = bounds->split_tokens ? LONG_LOAD : (double)l.tiles * bounds->batch / bounds->sm_count;
   return l;
 }
 
+// Multiprocessors with a CTA in one wave of so many row groups a request.
+static int busy(const load *l, int groups) {
+  const int together = groups * l->batch;
+  return together ? l->sm_count / together * together : 0;
+}
 static int choose_n_tiles(const dw_shape *shape, const load *l) {
   const int all = shape->kv == DW_E4M3 && shape->target < 89 ? E4M3_BITS_TILES : 5;
-  const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : l->tiles_per_sm < MEDIUM_LOAD ? 3 : all;
+  const bool three = l->tiles_per_sm < SMALL_LOAD ||
+                     (l->tiles_per_sm < MEDIUM_LOAD && dw__dtype_size(shape->kv) == 2 &&
+                      busy(l, dw__ceil_div(l->row_tiles, 3)) * 10 >= busy(l, most(dw__ceil_div(l->row_tiles, all), 2)) * 9);
+  const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : three ? 3 : all;
   int groups = dw__ceil_div(l->row_tiles, largest);
   if (l->tiles_per_sm < LONG_LOAD && l->row_tiles >= 4) groups = most(groups, 2);
   return dw__ceil_div(l->row_tiles, groups);  // as even as they go
@@ -414,15 +428,17 @@ dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const 
 }
 
 // combine: a thread a slice for few ranges and enough rows to fill the chip, else a block a quarter row; the ranges it loads at once
-// go in steps, so that few cubins serve all problems (more ranges than that are merged in rounds).
+// go in steps, so that few cubins serve all problems (more ranges than that are merged in rounds). The steps of few ranges are small, since
+// a range that is not there is loaded all the same (8 x 1k, five ranges: 13.2 us with room for eight, 12.7 with room for five).
 #define FEW_RANGES 16
 #define FEW_ROWS 72
 static const struct {
   int combine;
   int splits;
-} combines[] = {{DW_COMBINE_FEW, 2},   {DW_COMBINE_FEW, 4},   {DW_COMBINE_FEW, 8},   {DW_COMBINE_FEW, FEW_RANGES},
-                {DW_COMBINE_MANY, 8},  {DW_COMBINE_MANY, 16}, {DW_COMBINE_MANY, 24}, {DW_COMBINE_MANY, 32},
-                {DW_COMBINE_MANY, 48}, {DW_COMBINE_MANY, 72}, {DW_COMBINE_MANY, 96}, {DW_COMBINE_MANY, 136}};
+} combines[] = {{DW_COMBINE_FEW, 2},   {DW_COMBINE_FEW, 4},   {DW_COMBINE_FEW, 5},          {DW_COMBINE_FEW, 6},
+                {DW_COMBINE_FEW, 8},   {DW_COMBINE_FEW, 12},  {DW_COMBINE_FEW, FEW_RANGES}, {DW_COMBINE_MANY, 8},
+                {DW_COMBINE_MANY, 16}, {DW_COMBINE_MANY, 24}, {DW_COMBINE_MANY, 32},        {DW_COMBINE_MANY, 48},
+                {DW_COMBINE_MANY, 72}, {DW_COMBINE_MANY, 96}, {DW_COMBINE_MANY, 136}};
 #define ROUNDS_OF 96  // for more ranges than the last step
 #define FIXED_ROUNDS_OF 32
 
@@ -481,13 +497,15 @@ static dw_variant gqa_kernel(const dw_shape *shape, const load *l, int family) {
 
 // Whether pairs of CTAs (dimsplit) take less time than row groups (rowsplit), which hold 40 rows, not 72, and read the KV one by one. What
 // a multiprocessor takes for the same tokens, measured at 185,000 of them; and from how many of its tiles on that decides (5,300 tokens at
-// batch 1 and 17 drafts, 10,600 at 9), below which what a pair takes to start does. Up to five row tiles are one group.
-#define PAIR_LOAD 5.0
+// batch 1 and 17 drafts, 13,300 at 9), below which what a pair takes to start does. Up to five row tiles are one group.
+#define PAIR_LOAD 6.3
+#define PAIRS_LOAD 5.0  // more than one pair
 static bool pairs_pay(const load *l, int pair_tiles, int group_tiles) {
   if (l->fixed) return false;
   const int pairs = dw__ceil_div(l->row_tiles, pair_tiles), groups = dw__ceil_div(l->row_tiles, group_tiles);
   const int of_pair = pair_tiles > 8 ? 97 : 88, of_group = group_tiles > 4 ? 110 : group_tiles > 3 ? 98 : 93;
-  return l->row_tiles > 5 && groups > 1 && l->tiles_per_sm * pairs >= PAIR_LOAD && 2 * pairs * of_pair < groups * of_group;
+  return l->row_tiles > 5 && groups > 1 && l->tiles_per_sm * pairs >= (pairs > 1 ? PAIRS_LOAD : PAIR_LOAD) &&
+         2 * pairs * of_pair < groups * of_group;
 }
 
 // The kernel for a load, its way to combine left open (0 ranges), or the plain one whole.

@@ -45,9 +45,9 @@ DEV void range_places(const Partials &x, const T *from, u32 step, int first, int
 }
 
 // The request of this block, or no rows past the end of the batch.
-DEV Request combine_request(const dw_params &p) {
+DEV Request combine_request(const dw_params &p, const Lengths &lengths) {
   Request r{};
-  if ((int)blockIdx.y < p.batch) r = load_request(p, blockIdx.y);
+  if ((int)blockIdx.y < p.batch) r = load_request(p, blockIdx.y, length_of(lengths, blockIdx.y));
   return r;
 }
 
@@ -57,8 +57,9 @@ template <int RANGES>          // loaded together
 DEV void combine_few(const dw_params &p) {
   const int unit = blockIdx.x * 128 + threadIdx.x;
   const int row = unit / SLICES, d = unit % SLICES * 8;
-  const Request r = combine_request(p);
-  const Partials x = find_partials(p, find_share(p, r), row, d);
+  const Lengths lengths = ask_lengths(p, blockIdx.y);
+  const Request r = combine_request(p, lengths);
+  const Partials x = find_partials(p, find_share(p, r, lengths), row, d);
   const float stored = stored_scale(p.v_scale);
   const u8 *at[RANGES];
   const float *lse_at[RANGES];
@@ -118,8 +119,9 @@ template <int RANGES>                       // a group loads together
 DEV void combine_many(const dw_params &p) {
   const int row = blockIdx.x / QUARTERS, quarter = blockIdx.x % QUARTERS;
   const u32 thread = threadIdx.x, lane = lane_id(), group = thread >> 4, slice = thread & 15;
-  const Request r = combine_request(p);
-  const Partials x = find_partials(p, find_share(p, r), row, quarter * 128 + slice * 8);
+  const Lengths lengths = ask_lengths(p, blockIdx.y);
+  const Request r = combine_request(p, lengths);
+  const Partials x = find_partials(p, find_share(p, r, lengths), row, quarter * 128 + slice * 8);
   const float stored = stored_scale(p.v_scale);
   const smem_addr shared = smem_base();
   constexpr int AT_ONCE = RANGES * 8, EACH = (AT_ONCE + 31) / 32, OWN = (AT_ONCE + 127) / 128;

@@ -38,25 +38,25 @@ typedef struct dw_c_planes {
 } dw_c_planes;
 
 // dw_kv_compact: grid (parts of a row of all layers of all kinds, batch / DW_C_COMPACT_WARPS), 32 x DW_C_COMPACT_WARPS threads. A
-// part is 32 x DW_C_COMPACT_COLUMNS columns. In order of first use, the planes last.
+// part is 32 x DW_C_COMPACT_COLUMNS columns. What the usual call needs comes first: each cache line of parameters is waited for.
 typedef struct dw_compact_params {
-  const int *accept_index;  // [batch, accept_stride]
-  long long accept_stride;
-  int accept_columns;
+  int kinds, addressing;
   int dependent;            // a dependent launch: accept_index and planes only after grid_dependency_wait
-  int addressing, index64, lengths_include_drafts;
-  const int *kv_len;
+  int accept_columns;
   dw_c_rows rows;
-  const int *kv_indptr;
-  const void *kv_indices, *draft_slots;
+  const void *draft_slots;
   const int *block_table;
   long long block_table_stride;
-  int table_columns;
+  const int *accept_index;  // [batch, accept_stride]
+  long long accept_stride;
+  const int *kv_len;
+  int table_columns, lengths_include_drafts;
   dw_c_divisor page;
-  int next_drafts;
-  int kinds;
-  int *new_len, *accept_count;  // [batch] or null
   dw_c_planes planes[DW_C_KINDS];
+  const int *kv_indptr;
+  const void *kv_indices;
+  int index64, next_drafts;
+  int *new_len, *accept_count;  // [batch] or null
 } dw_compact_params;
 
 // dw_kv_move: grid (blocks of all kinds, teams), 32 x DW_C_SEGMENTS threads. `list` as made by dw_move_plan:

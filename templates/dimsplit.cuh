@@ -53,7 +53,8 @@ constexpr int RESCALE = WEIGHTS + WEIGHT_BUFFERS * WEIGHT_BYTES;   // [buffer][r
 constexpr int RESCALE_FLAGS = RESCALE + WEIGHT_BUFFERS * ROWS * 4; // [buffer][row tile] u32: 1: a factor is not 1; 2: one of the ninth's
 constexpr int POISON_FLAGS = RESCALE_FLAGS + WEIGHT_BUFFERS * 32;  // [edge & 1][softmax warp] u16: a token is not finite
 constexpr int WINDOW_ENDS = POISON_FLAGS + 16;                     // [softmax warp] s32: see softmax_window_end
-constexpr int BARRIERS = WINDOW_ENDS + 16;                         // mbarriers, 8 bytes each
+constexpr int PLAN = WINDOW_ENDS + 16;                             // see plan_write
+constexpr int BARRIERS = PLAN + PLAN_BYTES;                        // mbarriers, 8 bytes each
 // 1 / sum of each row, f32: in what pads the tokens of the last slot, where nothing else is ever written.
 constexpr int FINAL = RING + (SLOTS - 1) * SLOT_BYTES + QK;
 DEV int final_at(int row) { return FINAL + row / 4 * TOKEN_STRIDE + row % 4 * 4; }
@@ -92,7 +93,7 @@ struct Pair : Cta {
 DEV void init_barriers(smem_addr shared) {
   const int i = warp_id();
   constexpr int COUNT = (BARRIERS_END - BARRIERS) / 8;
-  if (lane_id() == 0) {
+  if (elect_one()) {
 #pragma unroll
     for (int i0 = 0; i0 < COUNT; i0 += THREADS / 32) {
       const int at = BARRIERS + (i0 + i) * 8;
@@ -135,16 +136,34 @@ DEV void load_slot(const dw_params &p, const Cta &c, const Loader &l, int n, Tur
   ring.next();
 }
 
+DEV void wait_slot(const Cta &c, int n, const Turn<SLOTS> &ring) {
+  if (n >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);
+}
+
 // ---- score: S^T = K Q^T ---------------------------------------------------------------------------------------
 // Tile i of a score warp's. Where a warp has two, the first belongs to this CTA's softmax warps, the second to the peer's.
 DEV int score_tile(const Pair &c, int i) {
   const int warp = warp_id();
   return TILES_EACH == 1 ? warp : 2 * warp + (i ^ c.rank);
 }
+struct QueryRow {
+  const u8 *row;
+  s64 shift;  // of the elements from V on
+  DEV const u8 *at(int byte) const { return row + byte + (byte >= V * 2 ? shift : 0); }
+};
+// Row l / 4 of tile `tile` of the CTA. Rows past the last repeat it; nothing of theirs is stored.
+DEV QueryRow query_row(const dw_params &p, const Cta &c, int tile) {
+  const int row = tile * 8 + (lane_id() >> 2), real_row = c.first_row + (row < c.rows ? row : c.rows - 1);
+  return QueryRow{(const u8 *)p.q + 2 * q_offset(p, c.request, real_row), q_rope_shift(p, c.request, real_row)};
+}
 // Q is asked for first and turned into fragments later. A warp load covers 64 bytes of eight rows, which are two k-steps: word
 // 4 j + l % 4 of the 16 words is register j of lane l after the transpose. Score warps 2 and 3 take the two in the other order: of a
 // ninth tile each warp has the first of each.
 DEV u32 later_step_first() { return TAIL ? warp_id() >> 1 : 0; }
+template <int NT>
+struct RawQuery {
+  u32x4 tile[NT][K_STEPS / 2];
+};
 DEV void query_request(const dw_params &p, const Pair &c, int tile, u32x4 (&raw)[K_STEPS / 2]) {
   const QueryRow from = query_row(p, c, tile);
 #pragma unroll
@@ -152,6 +171,22 @@ DEV void query_request(const dw_params &p, const Pair &c, int tile, u32x4 (&raw)
     const int latent = c.rank * LATENT_BYTES + i * 64, rope = 2 * LATENT_BYTES + c.rank * ROPE_BYTES + i * 64 - LATENT_BYTES;
     raw[i] = ldg_nc_v4(from.at((i * 64 < LATENT_BYTES ? latent : rope) + ((lane_id() & 3) ^ later_step_first() * 2) * 16));
   }
+}
+
+DEV void query_request(const dw_params &p, const Pair &c, RawQuery<TILES_EACH> &raw) {
+#pragma unroll
+  for (int t = 0; t < TILES_EACH; t++) query_request(p, c, score_tile(c, t), raw.tile[t]);
+}
+template <int NT>
+DEV void query_transpose(RawQuery<NT> &raw, Query<NT> &q) {
+#pragma unroll
+  for (int t = 0; t < NT; t++)
+#pragma unroll
+    for (int i = 0; i < K_STEPS / 2; i++) {
+      u32x4 &r = raw.tile[t][i];
+      transpose_quad(r);
+      q.b[2 * i][t][0] = r.x, q.b[2 * i][t][1] = r.y, q.b[2 * i + 1][t][0] = r.z, q.b[2 * i + 1][t][1] = r.w;
+    }
 }
 
 // Row-major [token][dim] tile read as A: lane's ldmatrix row = token lane % 16, 8 dims from 8 (lane / 16).
@@ -449,24 +484,23 @@ DEV void output_role(const dw_params &p, const Pair &c) {
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
-// All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later. No CTA ends before its peer
-// has sent it the last: whatever is sent, somebody there waits for it.
-DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, Loader &l) {
+// No CTA ends before its peer has sent it the last: whatever is sent, somebody there waits for it.
+constexpr u32 PLANNING_WARP = FIRST_SOFTMAX_WARP;  // see plan_write
+DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, bool asked, Loader &l, RawQuery<TILES_EACH> &raw) {
   // The same in all lanes, which the compiler sees: without, it takes each role for a divergent branch (spills, code for lone lanes).
   const u32 warp = shuffle(warp_id(), 0);
-  Query<TILES_EACH> q;
   if (is_loader(warp)) loader_begin(p, c, guessed, l);
   if (p.dependent) grid_dependency_wait();
-  if (warp < SCORING_WARPS)
-#pragma unroll
-    for (int t = 0; t < TILES_EACH; t++) query_request(p, c, score_tile(c, t), q.raw[t]);
-  cluster_wait();
+  if (warp < SCORING_WARPS && !(asked && guessed)) query_request(p, c, raw);
+  cluster_wait();  // the mbarriers of both are ready
   if (warp < FIRST_OUTPUT_WARP) {
     registers_inc<168>();
-    Query<1> tail;  // asked for only now: before the roles part there are no registers for it
-    if (TAIL) query_request(p, c, 8, tail.raw[0]);
-    query_transpose(q);
-    if (TAIL) query_transpose(tail);
+    Query<TILES_EACH> q;
+    RawQuery<1> raw_tail;  // asked for only now: before the roles part there are no registers for it
+    Query<1> tail;
+    if (TAIL) query_request(p, c, 8, raw_tail.tile[0]);
+    query_transpose(raw, q);
+    if (TAIL) query_transpose(raw_tail, tail);
     if (TAIL && warp & 1) score_loop<TAIL ? 1 : -1>(c, q, tail);
     else if (warp < SCORING_WARPS) score_loop<TAIL ? 0 : -1>(c, q, tail);
   } else if (warp < FIRST_SOFTMAX_WARP) {
@@ -487,24 +521,31 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   if (p.early_launch) grid_dependents_launch();
   Pair c;
   Loader l;
+  RawQuery<TILES_EACH> raw;
   c.rank = cluster_rank();
   c.shared = smem_base();
+  const u32 warp = shuffle(warp_id(), 0);  // as in run_pair
   const Work guess = guess_work(p);
-  if (is_loader(warp_id()) && by_table(p) && guess.request >= 0) loader_guess(p, guess, c, l);
-  const int guess_len = guess_length(p, guess);
-  init_barriers(c.shared);
-  const Work work = find_work(p, guess, guess_len);
-  const bool guessed = guessed_right(p, guess, work);
-  int tiles = 0;
-  if (work.request >= 0) {
-    take_work(p, guess, guess_len, work, c);
-    tiles = take_rows(p, gridDim.x / 2, blockIdx.x / 2, c);
+  const bool asked = query_guessed(p, guess);
+  Lengths lengths{};
+  if (warp == PLANNING_WARP) lengths = ask_lengths(p, guess.request);
+  if (is_loader(warp)) loader_guess(p, guess, c, l);
+  if (warp < SCORING_WARPS && asked) {
+    c.request = load_request(p, guess.request, 0);
+    if (take_rows(p, gridDim.x / 2, blockIdx.x / 2, c)) query_request(p, c, raw);
   }
-  if (tiles == 0) {  // as rowsplit
+  init_barriers(c.shared);
+  bool guessed = false;
+  if (warp == PLANNING_WARP) {
+    const int tiles = plan_find(p, guess, lengths, gridDim.x / 2, blockIdx.x / 2, c, guessed);
+    plan_write(c, tiles, guessed);
+  }
+  barrier_sync(0, THREADS);
+  if (plan_read(c, guessed) == 0) {  // as rowsplit
     grid_dependency_wait();
     cluster_wait();
     return;
   }
   c.peer = cluster_map(c.shared, c.rank ^ 1);
-  run_pair(p, c, guessed, l);
+  run_pair(p, c, guessed, asked, l, raw);
 }

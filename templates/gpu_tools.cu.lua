@@ -16,14 +16,6 @@ union Word64 {
   u64 bits;
   u32 half[2];
 };
-DEV s64 shuffle_s64(s64 v, u32 source) {
-  Word64 w;
-  w.bits = (u64)v;
-  w.half[0] = shuffle(w.half[0], source);
-  w.half[1] = shuffle(w.half[1], source);
-  return (s64)w.bits;
-}
-
 // ---- what the arguments say -----------------------------------------------------------------------------------
 struct Span {  // a request's rows and tokens
   int first_row, rows, prefix, tokens;

@@ -29,11 +29,6 @@ DEV Tokens tokens_of(int kv_len, int rows, bool with_drafts) {
   return Tokens{length > rows ? length - rows : 0, length};
 }
 
-DEV s64 shuffle_s64(s64 v, u32 source) {
-  const u32 low = shuffle((u32)v, source), high = shuffle((u32)((u64)v >> 32), source);
-  return (s64)((u64)high << 32 | low);
-}
-
 // ---- columns --------------------------------------------------------------------------------------------------
 // 16 bytes where rows allow, so that a warp's access is four whole lines; 4 or 1 for narrow or odd rows.
 template <class T>

@@ -18,6 +18,15 @@ DEV u32 lane_id_anew() {
   return lane;
 }
 DEV u32 warp_id() { return threadIdx.x >> 5; }
+// True for one lane of the warp (collective). What it alone does, and for which all lanes have the same operands, takes no loop over lanes.
+DEV bool elect_one() {
+#if __CUDA_ARCH__ < 900
+  return lane_id() == 0;
+#endif
+  u32 r;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(r));
+  return r;
+}
 DEV void sync_warp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 DEV u32 shuffle(u32 v, u32 src) {
   u32 r;
@@ -37,6 +46,10 @@ DEV u32 shuffle_up(u32 v, u32 delta) {
 }
 DEV float shuffle(float v, u32 src) { return __uint_as_float(shuffle(__float_as_uint(v), src)); }
 DEV float shuffle_xor(float v, u32 mask) { return __uint_as_float(shuffle_xor(__float_as_uint(v), mask)); }
+DEV s64 shuffle_s64(s64 v, u32 source) {
+  const u32 low = shuffle((u32)v, source), high = shuffle((u32)((u64)v >> 32), source);
+  return (s64)((u64)high << 32 | low);
+}
 DEV u32 warp_sum(u32 v) {
   u32 r;
   asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v));

@@ -29,6 +29,12 @@ struct Cta {
 DEV int tile_token(const Cta &c, int tile) { return c.tiles.first + tile * c.tiles.stride; }
 DEV int slot_count(const Cta &c) { return c.tiles.count * (TILE / SLOT_TOKENS); }
 
+// What a score warp needs of q: NT tiles of 8 rows, K_STEPS steps of 16 dimensions, as B fragments.
+template <int NT>
+struct Query {
+  u32 b[K_STEPS][NT][2];
+};
+
 // ---- table entries --------------------------------------------------------------------------------------------
 // A tile lies in TILE_SLOTS slots, which are filled and emptied one by one; the n-th to be filled is number n of the range. A loader warp
 // owns SLOT_TOKENS / LOADERS tokens of each. Its lanes hold the table entries of the next ENTRY_SLOTS, one (slot, token) a lane,
@@ -63,16 +69,13 @@ DEV void loader_start(const dw_params &p, const Request &r, const Tiles &tiles, 
   l.entries = loader_entries(p, r, tiles, 0);
   const int t = tiles.first;
   l.safe_entry = by_table(p) || t < r.total ? kv_entry(p, r, t) : 0;
-}
-// What is left to ask for before the ring can be filled.
-DEV void loader_begin(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
-  if (!by_table(p) || !guessed) loader_start(p, c.request, c.tiles, l);
-  l.next_entries = ENTRY_SLOTS < slot_count(c) ? loader_entries(p, c.request, c.tiles, ENTRY_SLOTS) : 0;
+  l.next_entries = loader_entries(p, r, tiles, ENTRY_SLOTS);
 }
 // A lane's token of a slot, and its entry. A token past the range's end is to be replaced by the first, whose entry is `safe_entry`.
 DEV int loader_token(const Cta &c, int n) { return slot_token(c.tiles, n) + loader_first_token() + lane_id() % OWN_TOKENS; }
 DEV int loader_entry(const Loader &l, int n) { return shuffle((u32)l.entries, n % ENTRY_SLOTS * OWN_TOKENS + lane_id() % OWN_TOKENS); }
 DEV void load_slot(const dw_params &p, const Cta &c, const Loader &l, int n, Turn<SLOTS> &ring);
+DEV void wait_slot(const Cta &c, int n, const Turn<SLOTS> &ring);  // until it may be filled
 DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int n) {  // before load_slot of every one but the first
   if (n % ENTRY_SLOTS) return;
   l.entries = l.next_entries;
@@ -84,46 +87,12 @@ DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
 #pragma unroll 1
   for (int n = 0; n < slot_count(c); n++) {
     if (n) loader_advance(p, c, l, n);
-    if (n >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);
+    wait_slot(c, n, ring);
     load_slot(p, c, l, n, ring);
   }
 }
 
 constexpr int AHEAD = 3;  // ldmatrix fragments in flight before their mma
-
-// ---- q --------------------------------------------------------------------------------------------------------
-// What a score warp needs of q: NT tiles of 8 rows, K_STEPS steps of 16 dimensions.
-template <int NT>
-struct Query {
-  u32 b[K_STEPS][NT][2];  // B fragments
-  u32x4 raw[NT][K_STEPS / 2];  // not with KV in e4m3
-};
-
-struct QueryRow {
-  const u8 *row;
-  s64 shift;  // of the elements from V on
-  DEV const u8 *at(int byte) const { return row + byte + (byte >= V * 2 ? shift : 0); }
-};
-// Row l / 4 of tile `tile` of the CTA. Rows past the last repeat it; nothing of theirs is stored.
-DEV QueryRow query_row(const dw_params &p, const Cta &c, int tile) {
-  const int row = tile * 8 + (lane_id() >> 2), real_row = c.first_row + (row < c.rows ? row : c.rows - 1);
-  return QueryRow{(const u8 *)p.q + 2 * q_offset(p, c.request, real_row), q_rope_shift(p, c.request, real_row)};
-}
-// Q is asked for first and turned into fragments later: a warp load covers 64 bytes of eight rows, which are two k-steps. Word
-// 4 j + l % 4 of the 16 words is register j of lane l after this.
-template <int NT>
-DEV void query_transpose(Query<NT> &q) {
-#pragma unroll
-  for (int t = 0; t < NT; t++)
-#pragma unroll
-    for (int i = 0; i < K_STEPS / 2; i++) {
-      transpose_quad(q.raw[t][i]);
-      q.b[2 * i][t][0] = q.raw[t][i].x;
-      q.b[2 * i][t][1] = q.raw[t][i].y;
-      q.b[2 * i + 1][t][0] = q.raw[t][i].z;
-      q.b[2 * i + 1][t][1] = q.raw[t][i].w;
-    }
-}
 
 // ---- output ---------------------------------------------------------------------------------------------------
 // An output warp has V_EACH dimensions (V_TILES mma row tiles) of all query rows. Lane l holds of o[m][t]: dimensions
@@ -199,28 +168,59 @@ DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Out
     for (int row = l; row < c.rows; row += 32) stg_cg_f32(p.partial_lse + first + row, lds_f32(c.shared + final_at(ROWS + row)));
 }
 
-// ---- the start of a CTA: see dw_verify in rowsplit.cuh --------------------------------------------------------
-// Functions of their own and no larger ones: in one, or with a return in its middle, the compiler no longer sees that warps do not diverge
-// (spills), or orders registers otherwise.
+// ---- the start of a CTA ------------------------------------------------------------------------------------------
+// From launch to the first tile a CTA waits for memory twice, for the length and its table entries and then for the tile, and what is
+// computed on that way is a good part of the time. So nothing waits for a length but what needs it: table entries and q are asked for on
+// a guess (guess_work), and the mbarriers are ready before the length is there. Functions of their own and no larger ones: in one, or
+// with a return in its middle, the compiler no longer sees that warps do not diverge (spills).
 DEV void init_barriers(smem_addr shared);
-// The first table entries, asked for before it is known what there is to do.
+// Can q be asked for on the strength of a guess? Not if a kernel before this one still writes it.
+DEV bool query_guessed(const dw_params &p, const Work &guess) { return guess.request >= 0 && !p.dependent && !rows_vary(p); }
 DEV void loader_guess(const dw_params &p, const Work &guess, Cta &c, Loader &l) {
+  if (!by_table(p) || guess.request < 0) return;
   c.request.index = guess.request;
   loader_start(p, c.request, find_tiles(p, guess, 0, 0), l);
 }
-// Are they the right ones?
-DEV bool guessed_right(const dw_params &p, const Work &guess, const Work &work) {
-  return !window(p) && work.request == guess.request && work.range == guess.range && work.share.ranges == guess.share.ranges;
-}
-DEV void take_work(const dw_params &p, const Work &guess, int guess_len, const Work &work, Cta &c) {
-  c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
-  c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
-  c.slot = work.share.first_slot + work.range;
-}
-// Of row group `group` of `groups`; its row tiles.
+// Rows of row group `group` of `groups`; how many row tiles they are.
 DEV int take_rows(const dw_params &p, int groups, int group, Cta &c) {
   const int nt = group_tiles(p, c.request.rows(), groups, group, &c.first_row);
   c.first_row *= 8;
   c.rows = c.request.rows() - c.first_row < 8 * nt ? c.request.rows() - c.first_row : 8 * nt;
   return nt;
+}
+// What there is to do: row tiles; 0: nothing.
+DEV int plan_find(const dw_params &p, const Work &guess, const Lengths &lengths, int groups, int group, Cta &c, bool &guessed) {
+  const int guess_len = length_of(lengths, guess.request);
+  guessed = guess_holds(p, guess, lengths, guess_len);
+  const Work work = guessed ? guess : find_ragged(p);
+  if (work.request >= 0) {
+    c.request = load_request(p, work.request, guessed ? guess_len : ldg_nc_s32(p.kv_len + work.request));
+    c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
+    c.slot = work.share.first_slot + work.range;
+  }
+  return work.request >= 0 ? take_rows(p, groups, group, c) : 0;
+}
+// One warp finds it, and all read it: it is code that is executed once, and takes as long as it is to fetch. (Where output warps are
+// loaders, too, all find it: what is read takes registers that there are not.)
+constexpr bool ALL_PLAN = WIDE_OUTPUT;
+DEV void plan_write(const Cta &c, int row_tiles, bool guessed) {
+  if (!elect_one()) return;
+  sts_u32x4(c.shared + PLAN, u32x4{(u32)row_tiles, guessed, (u32)c.slot, (u32)c.request.index});
+  sts_u32x4(c.shared + PLAN + 16, u32x4{(u32)c.request.first_row, (u32)c.request.nodes, (u32)c.request.prefix, (u32)c.request.total});
+  sts_u32x4(c.shared + PLAN + 32, u32x4{(u32)c.tiles.first, (u32)c.tiles.stride, (u32)c.tiles.count, (u32)c.tiles.end});
+  sts_u32x2(c.shared + PLAN + 48, u32x2{(u32)c.first_row, (u32)c.rows});
+}
+// Row tiles; 0: there is nothing to do.
+DEV int plan_read(Cta &c, bool &guessed) {
+  const u32x4 a = lds_u32x4(c.shared + PLAN), r = lds_u32x4(c.shared + PLAN + 16), t = lds_u32x4(c.shared + PLAN + 32);
+  c.first_row = (int)lds_u32(c.shared + PLAN + 48), c.rows = (int)lds_u32(c.shared + PLAN + 52);
+  guessed = a.y;
+  c.slot = (int)a.z;
+  c.request = Request{(int)a.w, (int)r.x, (int)r.y, (int)r.z, (int)r.w};
+  c.tiles = Tiles{(int)t.x, (int)t.y, (int)t.z, (int)t.w};
+  return (int)a.x;
+}
+// Table entries of a range that was not guessed.
+DEV void loader_begin(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
+  if (!by_table(p) || WITH_WINDOW || !guessed) loader_start(p, c.request, c.tiles, l);
 }

@@ -150,12 +150,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM) dw_verify(con
   Cta c;
   c.shared = smem_base();
   const Work guess = guess_work(p);
-  const int guess_len = guess_length(p, guess);
-  const Work work = find_work(p, guess, guess_len);
+  const int guess_len = guess.request >= 0 ? ldg_nc_s32(p.kv_len + guess.request) : 0;
+  const bool guessed = guess_holds(p, guess, ask_lengths(p, guess.request), guess_len);
+  const Work work = guessed ? guess : find_ragged(p);
   int tiles = 0;
   if (work.request >= 0) {
     const int groups = gridDim.x / KV_HEADS;
-    c.request = load_request(p, work.request, work.request == guess.request ? guess_len : ldg_nc_s32(p.kv_len + work.request));
+    c.request = load_request(p, work.request, guessed ? guess_len : ldg_nc_s32(p.kv_len + work.request));
     c.tiles = find_tiles(p, work, c.request.total, window_tile(p, c.request));
     c.slot = work.share.first_slot + work.range;
     c.kv_head = blockIdx.x / groups;

@@ -61,7 +61,8 @@ constexpr bool LSE_IN_FINAL = true;
 constexpr int QUERY_MOST = FINAL + 2 * ROWS * 4;                           // [row][score warp] u32, see query_narrow
 constexpr int TOKEN_SCALES = QUERY_MOST + (NARROW_QUERY ? ROWS * 16 : 0);  // [slot] of records, see record.cuh
 constexpr int SCALES_BYTES = TILE * 16;                                    // a slot's
-constexpr int BARRIERS = TOKEN_SCALES + (KV_RECORD ? SLOTS * SCALES_BYTES : 0);  // mbarriers, 8 bytes each
+constexpr int PLAN = (TOKEN_SCALES + (KV_RECORD ? SLOTS * SCALES_BYTES : 0) + 15) / 16 * 16;  // see plan_write
+constexpr int BARRIERS = PLAN + PLAN_BYTES;                                // mbarriers, 8 bytes each
 
 constexpr int BAR_FULL = BARRIERS;                                  // [slot]: the tile's bytes have landed
 constexpr int BAR_EMPTY = BAR_FULL + SLOTS * 8;                     // [slot]: the output warps, last to read it, are done
@@ -70,8 +71,15 @@ constexpr int BAR_WEIGHTS_EMPTY = BAR_WEIGHTS_FULL + WEIGHT_BUFFERS * 8;
 constexpr int BAR_SCORES_FULL = BAR_WEIGHTS_EMPTY + WEIGHT_BUFFERS * 8;  // [buffer]
 constexpr int BAR_SCORES_EMPTY = BAR_SCORES_FULL + SCORE_BUFFERS * 8;
 constexpr int BAR_FINAL = BAR_SCORES_EMPTY + SCORE_BUFFERS * 8;  // sums are final, no warp reads the ring any more
-constexpr int BARRIERS_END = BAR_FINAL + 8;
+constexpr int BAR_QUERY_FULL = BAR_FINAL + 8;  // q is in shared memory
+constexpr int BAR_QUERY_READ = BAR_QUERY_FULL + 8;  // and in the score warps' registers
+constexpr int BARRIERS_END = BAR_QUERY_READ + 8;
 constexpr int SHARED_BYTES = (BARRIERS_END + 15) / 16 * 16;
+constexpr int QUERY_STRIDE = QK * 2 + 16, QUERY_END = RESCALE;
+// The warps that copy q: those that are no loaders, and later take nothing of it.
+constexpr int FIRST_COPY_WARP = WIDE_OUTPUT ? FIRST_SOFTMAX_WARP : FIRST_OUTPUT_WARP;
+constexpr int COPY_WARPS = WIDE_OUTPUT ? SOFTMAX_WARPS : OUTPUT_WARPS + SOFTMAX_WARPS;
+constexpr u32 PLANNING_WARP = 0;  // see plan_write
 static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives in the ring");
 
 constexpr u32 NAMED_POISON = 1, NAMED_QUERY = 2;  // named barriers of the softmax and of the score warps; 0 is the whole CTA's
@@ -82,7 +90,7 @@ constexpr u32 NAMED_POISON = 1, NAMED_QUERY = 2;  // named barriers of the softm
 // ---- barriers -------------------------------------------------------------------------------------------------
 // Shared out among the warps: an init takes some 50 clocks, and lanes of a warp take turns. Ready after the CTA's barrier.
 DEV void init_barriers(smem_addr shared) {
-  if (lane_id() == 0) {
+  if (elect_one()) {
 #pragma unroll
     for (int i0 = 0; i0 < (BARRIERS_END - BARRIERS) / 8; i0 += THREADS / 32) {
       const int at = BARRIERS + (i0 + warp_id()) * 8;
@@ -94,7 +102,9 @@ DEV void init_barriers(smem_addr shared) {
                         : at < BAR_SCORES_FULL   ? OUTPUT_THREADS
                         : at < BAR_SCORES_EMPTY  ? SCORE_WARPS * 32
                         : at < BAR_FINAL         ? SOFTMAX_WARPS * 32
-                                                 : SOFTMAX_WARPS * 32 + OUTPUT_THREADS;
+                        : at < BAR_QUERY_FULL    ? SOFTMAX_WARPS * 32 + OUTPUT_THREADS
+                        : at < BAR_QUERY_READ    ? COPY_WARPS * 32
+                                                 : SCORE_WARPS * 32;
       mbarrier_init(shared + at, count);
     }
     if (warp_id() < SOFTMAX_WARPS) sts_u32(shared + POISON_FLAGS + warp_id() * 4, 0);
@@ -103,7 +113,55 @@ DEV void init_barriers(smem_addr shared) {
   sync_warp();
 }
 
+// ---- q --------------------------------------------------------------------------------------------------------
+// Q passes through shared memory, where the scores, the weights and the last slots will be: warps that have nothing to do yet copy it there
+// before the lengths are known, and score warps take it from there into registers for the whole kernel.
+constexpr int QUERY = (QUERY_END - ROWS * QUERY_STRIDE) / 16 * 16;  // [row][elements that this CTA has]
+constexpr int FIRST_QUERY_SLOT = (QUERY - RING) / SLOT_BYTES;       // from this one on the ring has to wait for that
+static_assert(QUERY >= RING + TILE_SLOTS * SLOT_BYTES, "the first tile is on its way meanwhile");
+
+// A warp copies a row at a time; where its i-th begins, lane i has found out. Rows past the last repeat it; nothing of theirs is stored.
+DEV bool copies_query(u32 warp) { return warp >= FIRST_COPY_WARP && warp < FIRST_COPY_WARP + COPY_WARPS; }
+DEV void query_copy(const dw_params &p, const Cta &c, int warp) {
+  constexpr int CHUNKS = (QUERY_STRIDE - 16) / 16, EACH = (ROWS + COPY_WARPS - 1) / COPY_WARPS;
+  const int first = warp - FIRST_COPY_WARP, own = first + lane_id() * COPY_WARPS;
+  const int row = c.first_row + (own < c.rows ? own : c.rows - 1);
+  const s64 start = 2 * q_offset(p, c.request, row), rope = start + q_rope_shift(p, c.request, row);  // rope: for the elements from V on
+#pragma unroll
+  for (int i = 0; i < EACH; i++) {
+    const u8 *from = (const u8 *)p.q + shuffle_s64(start, i), *from_rope = q_apart(p) ? (const u8 *)p.q + shuffle_s64(rope, i) : from;
+    const smem_addr to = c.shared + QUERY + (first + i * COPY_WARPS) * QUERY_STRIDE;
+    if (ROWS % COPY_WARPS && first + i * COPY_WARPS >= ROWS) break;
+#pragma unroll
+    for (int i0 = 0; i0 < CHUNKS; i0 += 32) {
+      const int chunk = i0 + lane_id(), at = chunk * 16;
+      if (chunk < CHUNKS) cp_async_16(to + chunk * 16, (at < V * 2 ? from : from_rope) + at);
+    }
+  }
+}
+// Every score warp has what it needs of q, and the ring and the scores may be written.
+DEV void query_read(const Cta &c) {
+  if (!CP_ASYNC) fence_proxy_async();
+  mbarrier_arrive(c.shared + BAR_QUERY_READ);
+}
+DEV void wait_query_read(const Cta &c) { mbarrier_wait(c.shared + BAR_QUERY_READ, 0); }
+// Of what was guessed, and, once the mbarriers are ready, where that was not possible or wrong.
+DEV void query_guess(const dw_params &p, const Work &guess, int groups, int group, Cta &c) {
+  c.request = load_request(p, guess.request, 0);
+  if (take_rows(p, groups, group, c)) query_copy(p, c, warp_id());
+}
+DEV void query_begin(const dw_params &p, const Cta &c, bool copied, int warp) {
+  if (!copied) {
+    cp_async_wait_all();
+    query_copy(p, c, warp);
+  }
+  cp_async_mbarrier_arrive(c.shared + BAR_QUERY_FULL);
+}
 // ---- loader: one bulk copy per token, or copies of 16 bytes ---------------------------------------------------
+DEV void wait_slot(const Cta &c, int n, const Turn<SLOTS> &ring) {
+  if (n == FIRST_QUERY_SLOT) wait_query_read(c);
+  if (n >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);
+}
 static_assert(!WIDE_OUTPUT || SLOTS - 1 <= ENTRY_SLOTS, "the first tiles are asked for with the first entries");
 
 // CP_ASYNC: lane i has the entry of token i % OWN_TOKENS; all lanes copy, 16 bytes of neighbouring places each.
@@ -151,34 +209,34 @@ DEV u32 greatest(const u32x4 &v) {
   return a > b ? a : b;
 }
 
-// Q is asked for first and turned into fragments later. Lane l has row l / 4 of each tile; a warp load covers 64 bytes of eight
-// rows, which are two k-steps: word 4 j + l % 4 of the 16 words is register j of lane l after the transpose.
+// Row l / 4 of each tile is lane l's, two elements of each half of a step; over e4m3 in the order of key_step.
 template <int NT>
-DEV void query_request(const dw_params &p, const Cta &c, Query<NT> &q) {
+DEV void query_registers(const Cta &c, Query<NT> &q) {
 #pragma unroll
   for (int t = 0; t < NT; t++) {
-    const QueryRow from = query_row(p, c, t);
-    const int first = warp_id() * K_STEPS * 32, word = lane_id() & 3;  // bytes
-    if (KV_E4M3) {  // the order of key_step
-      constexpr int LATENT_STEPS = KV_RECORD ? K_STEPS - 1 : K_STEPS;
+    if (!KV_E4M3) {
+      const u32 l = lane_id();
+      const smem_addr from = c.shared + QUERY + (t * 8 + (l & 7)) * QUERY_STRIDE + warp_id() * K_STEPS * 32 + (l >> 3) * 16;
 #pragma unroll
-      for (int k = 0; k < LATENT_STEPS; k++) {
-        const int at = warp_id() * LATENT_STEPS * 32 + k * 32 + word * 8;
-        const u32x2 pair = ldg_nc_v2(KV_RECORD ? from.row + at : from.at(at));
-        q.b[k][t][0] = pair.x, q.b[k][t][1] = pair.y;
+      for (int k = 0; k + 1 < K_STEPS; k += 2) {
+        u32 r[4];
+        ldmatrix_x4(r, from + k * 32);
+        q.b[k][t][0] = r[0], q.b[k][t][1] = r[1], q.b[k + 1][t][0] = r[2], q.b[k + 1][t][1] = r[3];
       }
-      if (KV_RECORD) {  // the rope, as an mma has it
-        const u8 *rope = from.row + from.shift + (V * 2 + warp_id() * 32 + word * 4);
-        q.b[K_STEPS - 1][t][0] = ldg_nc_u32(rope);
-        q.b[K_STEPS - 1][t][1] = ldg_nc_u32(rope + 16);
-      }
+      if (K_STEPS % 2) ldmatrix_x2(q.b[K_STEPS - 1][t], from + (K_STEPS - 1) * 32);
       continue;
     }
+    constexpr int LATENT_STEPS = KV_RECORD ? K_STEPS - 1 : K_STEPS;
+    const int word = lane_id() & 3;
+    const smem_addr row = c.shared + QUERY + (t * 8 + (lane_id() >> 2)) * QUERY_STRIDE;
 #pragma unroll
-    for (int i = 0; i < K_STEPS / 2; i++) q.raw[t][i] = ldg_nc_v4(from.at(first + i * 64 + word * 16));
-    if (K_STEPS % 2) {
-      q.b[K_STEPS - 1][t][0] = ldg_nc_u32(from.at(first + (K_STEPS - 1) * 32 + word * 4));
-      q.b[K_STEPS - 1][t][1] = ldg_nc_u32(from.at(first + (K_STEPS - 1) * 32 + word * 4 + 16));
+    for (int k = 0; k < LATENT_STEPS; k++) {
+      const f32x2 pair = lds_f32x2(row + (warp_id() * LATENT_STEPS + k) * 32 + word * 8);
+      q.b[k][t][0] = float_to_bits(pair.x), q.b[k][t][1] = float_to_bits(pair.y);
+    }
+    if (KV_RECORD) {  // the rope, as an mma has it
+      const smem_addr rope = row + V * 2 + warp_id() * 32 + word * 4;
+      q.b[K_STEPS - 1][t][0] = lds_u32(rope), q.b[K_STEPS - 1][t][1] = lds_u32(rope + 16);
     }
   }
 }
@@ -235,17 +293,12 @@ DEV void query_narrow(const Cta &c, Query<NT> &q) {
   }
 }
 template <int NT>
-DEV void query_fragments(const Cta &c, Query<NT> &q) {
+DEV void query_take(const Cta &c, Query<NT> &q) {
+  mbarrier_wait(c.shared + BAR_QUERY_FULL, 0);
+  query_registers(c, q);
+  query_read(c);
+  wait_query_read(c);
   if (NARROW_QUERY) query_narrow<NT>(c, q);
-  if (KV_E4M3 && !NARROW_QUERY) {
-    // What was loaded before the roles parted and is used as it came, the compiler spills there and fetches in the loop.
-#pragma unroll
-    for (int i = 0; i < 2 * K_STEPS * NT; i++) {
-      u32 &w = q.b[i / 2 / NT][i / 2 % NT][i % 2];
-      w = shuffle(w, lane_id());
-    }
-  }
-  if (!KV_E4M3) query_transpose(q);
 }
 
 constexpr int E4M3_AHEAD = F16_OUTPUT ? 1 : 2;  // for AHEAD: each fragment has twice as many elements
@@ -657,7 +710,10 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
   if (WIDE_OUTPUT) {
     const int ahead = SLOTS - 1 < slot_count(c) ? SLOTS - 1 : slot_count(c);
 #pragma unroll 1
-    for (int n = 0; n < ahead; n++) load_slot(p, c, l, n, load);
+    for (int n = 0; n < ahead; n++) {
+      wait_slot(c, n, load);
+      load_slot(p, c, l, n, load);
+    }
   }
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
@@ -670,6 +726,7 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
       const int next = tile * TILE_SLOTS + h + SLOTS - 1;
       if (WIDE_OUTPUT && next < slot_count(c)) {
         loader_advance(p, c, l, next);
+        if (next == FIRST_QUERY_SLOT) wait_query_read(c);
         if (tile || h) load.wait_empty(c.shared + BAR_EMPTY);
         load_slot(p, c, l, next, load);
       }
@@ -683,29 +740,31 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
-// All loads that can be are in flight before the roles meet: a load after the barrier is 0.2 us later.
 template <int NT>
-DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, Loader &l) {
+DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, bool asked, Loader &l) {
   // The same in all lanes, which the compiler sees: without, it takes each role for a divergent branch (spills, code for lone lanes).
   const u32 warp = shuffle(warp_id(), 0);
-  Query<NT> q;
-  if (is_loader(warp)) loader_begin(p, c, guessed, l);
   if (p.dependent) grid_dependency_wait();
-  if (warp < SCORE_WARPS) query_request<NT>(p, c, q);
-  barrier_sync(0, THREADS);
+  if (!WIDE_OUTPUT && is_loader(warp)) {
+    if (SETMAXNREG) registers_dec<LOADER_REGISTERS>();
+    loader_begin(p, c, guessed, l);
+    loader_loop(p, c, l);
+    return;
+  }
+  if (WIDE_OUTPUT && is_loader(warp)) loader_begin(p, c, guessed, l);
+  if (c.tiles.count == 0) cp_async_wait_all();  // nobody takes q, and results will be staged where it is on its way
+  else if (copies_query(warp)) query_begin(p, c, asked && guessed, warp);
   if (warp < SCORE_WARPS) {
     if (SETMAXNREG) registers_inc<SCORE_REGISTERS>();
-    query_fragments<NT>(c, q);
+    Query<NT> q;
+    if (c.tiles.count) query_take<NT>(c, q);
     score_loop<NT>(c, q);
   } else if (warp < FIRST_SOFTMAX_WARP) {
     if (SETMAXNREG) registers_inc<OUTPUT_REGISTERS>();
     output_role<NT>(p, c, l);
-  } else if (warp < FIRST_SOFTMAX_WARP + SOFTMAX_WARPS) {
+  } else {
     if (SETMAXNREG) registers_dec<SOFTMAX_REGISTERS>();
     softmax_loop<NT>(p, c);
-  } else {
-    if (SETMAXNREG) registers_dec<LOADER_REGISTERS>();
-    loader_loop(p, c, l);
   }
 }
 
@@ -714,20 +773,24 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   Cta c;
   Loader l;
   c.shared = smem_base();
+  const u32 warp = shuffle(warp_id(), 0);  // the same in all lanes, which the compiler sees
   const Work guess = guess_work(p);
-  if (is_loader(warp_id()) && by_table(p) && guess.request >= 0) loader_guess(p, guess, c, l);
-  const int guess_len = guess_length(p, guess);
+  const bool asked = query_guessed(p, guess);
+  Lengths lengths{};
+  if (ALL_PLAN || warp == PLANNING_WARP) lengths = ask_lengths(p, guess.request);
+  if (is_loader(warp)) loader_guess(p, guess, c, l);
+  if (copies_query(warp) && asked) query_guess(p, guess, gridDim.x, blockIdx.x, c);
   init_barriers(c.shared);
-  const Work work = find_work(p, guess, guess_len);
-  const bool guessed = guessed_right(p, guess, work);
   int nt = 0;
-  if (work.request >= 0) {
-    take_work(p, guess, guess_len, work, c);
-    nt = take_rows(p, gridDim.x, blockIdx.x, c);
-  }
+  bool guessed = false;
+  if (ALL_PLAN || warp == PLANNING_WARP) nt = plan_find(p, guess, lengths, gridDim.x, blockIdx.x, c, guessed);
+  if (!ALL_PLAN && warp == PLANNING_WARP) plan_write(c, nt, guessed);
+  barrier_sync(0, THREADS);
+  if (!ALL_PLAN) nt = plan_read(c, guessed);
   if (nt == 0) {  // the kernel after the next relies on this one to have waited for the one before
+    cp_async_wait_all();
     grid_dependency_wait();
     return;
   }
-  run_cta<N_TILES>(p, c, guessed, l);
+  run_cta<N_TILES>(p, c, guessed, asked, l);
 }

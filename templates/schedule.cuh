@@ -11,6 +11,8 @@ struct Share {     // of one request
   int first_slot;  // its first row of partial results
 };
 
+constexpr int PLAN_BYTES = 64;  // what a CTA's warps tell one another of their work: see plan_write
+
 struct Work {
   int request;  // -1: nothing to do
   int range;
@@ -47,17 +49,29 @@ DEV u32 warp_prefix_sum(u32 v, u32 lane) {  // inclusive
   return v;
 }
 
+// kv_len of the 32 requests `request` is among, one a lane. Asked for at once and used late: what waits for it is on the way from launch
+// to the first token.
+struct Lengths {
+  int first;  // request of lane 0
+  int own;
+};
+DEV Lengths ask_lengths(const dw_params &p, int request) {
+  const int first = request < 0 ? 0 : request & ~31, b = first + lane_id();
+  return Lengths{first, b < p.batch ? ldg_nc_s32(p.kv_len + b) : 0};
+}
+DEV int length_of(const Lengths &l, int request) { return request < 0 ? 0 : shuffle((u32)l.own, request - l.first); }
+
 // Do all requests have `tiles` tiles? (All lanes together, 32 requests at a time.) A batch smaller than the bound counts as
 // ragged, so that it gets all ranges too.
-DEV bool equal_shares(const dw_params &p, int tiles) {
+DEV bool equal_shares(const dw_params &p, const Lengths &l, int tiles) {
   if (p.batch * p.ranges != p.all_ranges) return false;
-  bool ragged = false;
+  const int lane = lane_id(), b = l.first + lane;
+  bool ragged = b < p.batch && tiles_of(p, b, l.own) != tiles;
+  if (p.batch > 32) {
 #pragma unroll 1
-  for (int b0 = 0; b0 < p.batch; b0 += 32) {
-    const int b = b0 + lane_id();
-    ragged |= vote_any(tiles_of(p, b < p.batch ? b : p.batch - 1) != tiles);
+    for (int b0 = 0; b0 < p.batch; b0 += 32) ragged |= b0 != l.first && b0 + lane < p.batch && tiles_of(p, b0 + lane) != tiles;
   }
-  return !ragged;
+  return !vote_any(ragged);
 }
 
 // Ranges of at most `longest` tiles that a request of `tiles` needs, at least 1: exact up to 2^20 tiles, since tiles - 1/2 is half a tile
@@ -127,19 +141,16 @@ DEV Work guess_work(const dw_params &p) {
   const int request = blockIdx.z, range = blockIdx.y;
   return Work{request < p.batch ? request : -1, range, Share{p.ranges, request * p.ranges}};
 }
-DEV int guess_length(const dw_params &p, const Work &guess) {
-  return guess.request >= 0 ? ldg_nc_s32(p.kv_len + guess.request) : 0;
-}
 DEV bool lengths_decide(const dw_params &p) { return !fixed_split(p) && p.all_ranges > p.ranges; }
-// `len` is kv_len of the request that was guessed.
-DEV Work find_work(const dw_params &p, const Work &guess, int len) {
-  if (!lengths_decide(p) || (guess.request >= 0 && equal_shares(p, tiles_of(p, guess.request, len)))) return guess;
-  return ragged_share(p, blockIdx.z * p.ranges + blockIdx.y, -1);
+// Was it right? `lengths` were asked for the request that was guessed, whose own is `len`.
+DEV bool guess_holds(const dw_params &p, const Work &guess, const Lengths &lengths, int len) {
+  return !lengths_decide(p) || (guess.request >= 0 && equal_shares(p, lengths, tiles_of(p, guess.request, len)));
 }
-// Partial results of a request, for the combine kernel.
-DEV Share find_share(const dw_params &p, const Request &r) {
+DEV Work find_ragged(const dw_params &p) { return ragged_share(p, blockIdx.z * p.ranges + blockIdx.y, -1); }
+// Partial results of a request, for the combine kernel. `lengths` were asked for it.
+DEV Share find_share(const dw_params &p, const Request &r, const Lengths &lengths) {
   Share equal{p.ranges, r.index * p.ranges};
-  if (lengths_decide(p)) return equal_shares(p, request_tiles(p, r)) ? equal : ragged_share(p, 0, r.index).share;
+  if (lengths_decide(p)) return equal_shares(p, lengths, request_tiles(p, r)) ? equal : ragged_share(p, 0, r.index).share;
   if (fixed_split(p) && r.total < p.ranges * p.split_tokens)
     equal.ranges = r.total > 0 ? (r.total + p.split_tokens - 1) / p.split_tokens : 1;
   return equal;

@@ -6,7 +6,8 @@
 extern "C" __global__ void __launch_bounds__(128) dw_verify(const __grid_constant__ dw_params p) {
   grid_dependency_wait();
   const Work guess = guess_work(p);
-  const Work w = find_work(p, guess, guess_length(p, guess));
+  const Lengths lengths = ask_lengths(p, guess.request);
+  const Work w = guess_holds(p, guess, lengths, length_of(lengths, guess.request)) ? guess : find_ragged(p);
   if (w.request < 0) return;
   const Request r = load_request(p, w.request);
   const Tiles tiles = find_tiles(p, w, r.total, window_tile(p, r));

@@ -34,7 +34,7 @@ static const fault faults[] = {
   {"no_wait_for_scores", ROWSPLIT, "    scores.wait_full(c.shared + BAR_SCORES_FULL);\n    if (has_x) softmax_read(read, x);\n",
    "    if (has_x) softmax_read(read, x);\n"},
   {"no_wait_for_weights", ROWSPLIT, "  weights.wait_full(c.shared + BAR_WEIGHTS_FULL);\n", ""},
-  {"no_wait_for_a_free_slot", ROLES, "    if (n >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
+  {"no_wait_for_a_free_slot", ROWSPLIT, "  if (n >= SLOTS) ring.wait_empty(c.shared + BAR_EMPTY);\n", ""},
   {"no_wait_for_a_free_slot_wide", ROWSPLIT, "        if (tile || h) load.wait_empty(c.shared + BAR_EMPTY);\n", ""},
   {"no_wait_for_free_scores", ROWSPLIT, "    if (tile >= SCORE_BUFFERS) scores.wait_empty(c.shared + BAR_SCORES_EMPTY);\n", ""},
   {"no_wait_for_free_weights", ROWSPLIT, "    if (tile >= WEIGHT_BUFFERS) weights.wait_empty(c.shared + BAR_WEIGHTS_EMPTY);\n",
@@ -66,8 +66,20 @@ static const fault faults[] = {
    "#pragma unroll 1\n  for (int s0 = 0;;) {\n    float lse",
    "  float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};\n  if (row >= r.rows()) return;\n"
    "  for (int s0 = 0;;) {\n    float lse"},
+  // The start of a CTA.
+  {"plan_not_waited_for", ROWSPLIT, "  barrier_sync(0, THREADS);\n  if (!ALL_PLAN) nt", "  if (!ALL_PLAN) nt"},
+  {"entries_of_the_guess", ROLES, "|| !guessed) loader_start", ") loader_start"},
+  {"query_of_the_guess", ROWSPLIT, "query_begin(p, c, asked && guessed, warp)", "query_begin(p, c, asked, warp)"},
+  {"query_copied_twice_at_once", ROWSPLIT, "    cp_async_wait_all();\n    query_copy", "    query_copy"},
+  {"query_not_waited_for", ROWSPLIT, "  mbarrier_wait(c.shared + BAR_QUERY_FULL, 0);\n", ""},
+  {"query_overwritten_by_the_ring", ROWSPLIT, "  if (n == FIRST_QUERY_SLOT) wait_query_read(c);\n", ""},
+  {"query_overwritten_by_scores", ROWSPLIT, "  query_read(c);\n  wait_query_read(c);\n", "  query_read(c);\n"},
+  {"query_overwritten_by_results", ROWSPLIT, "if (c.tiles.count == 0) cp_async_wait_all();",
+   "if (c.tiles.count == 0) sync_warp();"},
+  {"query_rows_past_the_last", ROWSPLIT, "(own < c.rows ? own : c.rows - 1)", "own"},
   // A pair of CTAs.
-  {"pair_does_not_meet", DIMSPLIT, "  cluster_wait();\n  if (warp < FIRST_OUTPUT_WARP)", "  if (warp < FIRST_OUTPUT_WARP)"},
+  {"pair_does_not_meet", DIMSPLIT, "  cluster_wait();  // the mbarriers of both are ready\n", ""},
+  {"pair_query_of_the_guess", DIMSPLIT, "!(asked && guessed)", "!asked"},
   {"pair_arrives_where_nobody_waits", DIMSPLIT, "if (lane_id() == 0 && !last)", "if (lane_id() == 0)"},
   {"pair_own_scores_not_waited_for", DIMSPLIT, "    own.wait_full(c.shared + BAR_OWN_FULL);\n", ""},
   {"pair_sent_scores_not_waited_for", DIMSPLIT, "    sent.wait_full(c.shared + BAR_SENT_FULL);\n", ""},
@@ -201,8 +213,9 @@ static const fault faults[] = {
   {"gqa_values_with_strides_of_keys", REQUEST, "p.v, p.v_page_stride, p.v_token_stride",
    "p.v, p.kv_page_stride, p.kv_token_stride"},
   {"gqa_values_of_the_first_head", REQUEST, "kv_head * p.v_head_stride", "0 * p.v_head_stride"},
-  {"gqa_e4m3_values_with_scale_of_keys", COMBINE, "find_share(p, r), row, d);\n  const float stored = stored_scale(p.v_scale);",
-   "find_share(p, r), row, d);\n  const float stored = stored_scale(p.k_scale);"},
+  {"gqa_e4m3_values_with_scale_of_keys", COMBINE,
+   "find_share(p, r, lengths), row, d);\n  const float stored = stored_scale(p.v_scale);",
+   "find_share(p, r, lengths), row, d);\n  const float stored = stored_scale(p.k_scale);"},
   {"gqa_e4m3_scale_of_keys_squared", GROUPED, "stored_scale(p.k_scale);", "stored_scale(p.k_scale) * stored_scale(p.k_scale);"},
   {"gqa_e4m3_scale_of_keys_forgotten", GROUPED, " * stored_scale(p.k_scale);", ";"},
   {"gqa_e4m3_scale_of_another_row", GROUPED, "SCALES + score_row(i) * 4", "SCALES + (score_row(i) ^ 2) * 4"},
@@ -430,6 +443,10 @@ static const trial trials[] = {
    0,
    SINKS | WINDOW | POSITIONS | PREFIX_ONLY | CAP},
   {SHAPE, P9, {300, 37, 64}, {9, 5, 9}, CHAIN, 1, 0, CAP},
+  // Lengths that the guess of a CTA's work is wrong for, and no token at all.
+  {SHAPE, R3, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
+  {"mla:h=8,t=9,kv=e4m3", R5, {0}, {0}, CHAIN, 9, 0, ELSEWHERE | PREFIX_ONLY},
+  {SHAPE, P9, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
 };
 
 // Faults that a trial finds and no earlier one of its kind: for them it is tried first, the others after it. A wrong line costs time
@@ -461,6 +478,9 @@ static const char *const finds[DW__COUNT(trials)] = {
   [33] = "warp_masks_in_one_place warp_values_not_cleaned",
   [34] = "warp_mask_of_the_other_row",
   [38] = "pair_cap_sums_never_rescaled pair_cap_rounded_never_rescaled",
+  [39] = "query_of_the_guess entries_of_the_guess",
+  [40] = "query_overwritten_by_results",
+  [41] = "pair_query_of_the_guess",
 };
 
 // The trial to begin with; -1: none in particular.

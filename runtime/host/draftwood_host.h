@@ -12,7 +12,8 @@
 // Every function that the runner sees, by name, for its messages.
 // clang-format off
 #define DW_HOST_FUNCTIONS(X)                                                                                          \
-  X(sync_warp) X(shuffle) X(shuffle_xor) X(shuffle_up) X(vote_any) X(vote_ballot) X(ldg_nc_s32) X(ldg_nc_s64)         \
+  X(elect_one) X(sync_warp) X(shuffle) X(shuffle_xor) X(shuffle_up) X(vote_any) X(vote_ballot) X(ldg_nc_s32)          \
+  X(ldg_nc_s64)                                                                                                       \
   X(ldg_nc_u32) X(ldg_nc_u8) X(ldg_nc_v2) X(ldg_nc_v4) X(ldg_cg_v4) X(ldg_cg_s32) X(ldg_cg_f32) X(stg_cg_v4)          \
   X(stg_cg_v2) X(stg_cg_f32) X(atomic_add_u32) X(lds_u32) X(lds_f32) X(lds_f32x2) X(lds_f32x4) X(lds_u32x4)           \
   X(sts_u16) X(sts_u32) X(sts_f32) X(sts_u32x2) X(sts_f32x2) X(sts_f32x4) X(sts_u32x4) X(ldmatrix_x4)                 \
@@ -44,7 +45,7 @@ struct dw_host_place {  // where a thread is
 struct dw_host_ops {
   unsigned size;  // of this struct: a kernel built against another header is refused
   const dw_host_place *(*place)();
-  unsigned (*lanes)(dw_host_fn, unsigned v, unsigned arg);  // shuffles, votes, movmatrix, sync_warp
+  unsigned (*lanes)(dw_host_fn, unsigned v, unsigned arg);  // elect_one, shuffles, votes, movmatrix, sync_warp
   void (*load)(dw_host_fn, unsigned a, void *to, unsigned n);
   void (*store)(dw_host_fn, unsigned a, const void *from, unsigned n);
   void (*matrix)(dw_host_fn, unsigned a, unsigned *r);  // ldmatrix, stmatrix
@@ -125,10 +126,15 @@ DEV float max(float a, float b) { return fmaxf(a, b); }
 DEV u32 lane_id() { return threadIdx.x & 31; }
 DEV u32 lane_id_anew() { return lane_id(); }
 DEV u32 warp_id() { return threadIdx.x >> 5; }
+DEV bool elect_one() { return dw_host_table->lanes(DW_HOST_FN_elect_one, 0, 0); }
 DEV void sync_warp() { dw_host_table->lanes(DW_HOST_FN_sync_warp, 0, 0); }
 DEV u32 shuffle(u32 v, u32 src) { return dw_host_table->lanes(DW_HOST_FN_shuffle, v, src); }
 DEV u32 shuffle_xor(u32 v, u32 mask) { return dw_host_table->lanes(DW_HOST_FN_shuffle_xor, v, mask); }
 DEV u32 shuffle_up(u32 v, u32 delta) { return dw_host_table->lanes(DW_HOST_FN_shuffle_up, v, delta); }
+DEV s64 shuffle_s64(s64 v, u32 source) {
+  const u32 low = shuffle((u32)v, source), high = shuffle((u32)((u64)v >> 32), source);
+  return (s64)((u64)high << 32 | low);
+}
 DEV u32 warp_sum(u32 v) {
   for (u32 d = 16; d; d >>= 1) v += shuffle_xor(v, d);
   return v;

@@ -1093,6 +1093,9 @@ u32 Runner::lanes(Fn fn, u32 v, u32 arg) {
     case DW_HOST_FN_shuffle_up:
       for (u32 l = 0; l < 32; ++l) w.out[l] = w.arg[(w.arg2[l] & 31) > l ? l : l - (w.arg2[l] & 31)];
       break;
+    case DW_HOST_FN_elect_one:  // which lane it is nobody may rely on
+      for (u32 l = 0; l < 32; ++l) w.out[l] = l == 13;
+      break;
     case DW_HOST_FN_vote_any:
       for (u32 l = 0; l < 32; ++l) w.out[l] = ballot != 0;
       break;
