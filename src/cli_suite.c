@@ -218,6 +218,9 @@ static dw_status choose_variant(int seed, int longest, int sms, suite_case *c, u
   if (which >= 0 && dw_variant_enumerate(&c->check.shape, (size_t)which, &other) == DW_OK) {
     c->check.variant = other;
     c->check.variant.call = bounds.call;
+    dw_error ignored = {0};
+    if (dw_variant_applicable(&c->check.shape, &c->check.variant, &ignored)) c->check.variant.call = DW_CALL_ANY;
+    dw_error_clear(&ignored);
     dw__variant_add_features(&c->check.variant, bounds.features);
   }
   return status;

@@ -7,7 +7,7 @@
 #include "core.h"
 
 // Layout number of dw_params and of the kernels' meaning of it; part of the request key.
-#define DW__ABI 3
+#define DW__ABI 4
 
 #define DW__PLAN_KERNELS 3
 typedef struct dw__plan_kernel {

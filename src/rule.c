@@ -155,7 +155,8 @@ static dw_status rowsplit_applicable(const dw_shape *s, const dw_variant *v, dw_
   if (v->e4m3_mma && !v->wide_tile) return no(e, "e4m3_mma", 1, "0, or wide_tile=1", "an mma of e4m3 takes 32 tokens");
   if (spills_for_tables(s, v) && v->call == DW_CALL_TABLE)
     return dw__fail(e, DW_NOT_APPLICABLE, "call", "table",
-                    v->cp_async ? "any with cp_async=1 and five row tiles" : "any with wide_tile=1 and three or four row tiles",
+                    v->n_tiles == 5 ? "any with cp_async=1 and five row tiles"
+                                    : "any with wide_tile=1 and three or four row tiles",
                     "the compiler spills what this one needs");
   if (v->wide_tile && dw__dtype_size(s->kv) > 1) return no(e, "wide_tile", 1, "0", "only tiles of KV in e4m3 are small enough");
   if (v->e4m3_mma && s->target < 89) return no(e, "e4m3_mma", 1, "0 before sm_89", "nothing older multiplies e4m3");
@@ -321,7 +322,7 @@ typedef struct load {
 
 #define SHORT_LOAD 0.4   // below: latency decides; small CTAs, few tiles each
 #define SMALL_LOAD 3.5   // below: three tiles of rows a CTA
-#define MEDIUM_LOAD 6.0  // below, too, if they keep as many multiprocessors busy (not over e4m3, where that was not measured)
+#define MEDIUM_LOAD 6.3  // below, too, if they keep as many multiprocessors busy (not over e4m3, where that was not measured)
 #define LONG_LOAD \
   8.0  // above: as few row groups as fit, so that the KV is read less often; below, two where there are rows for it
 
@@ -344,9 +345,10 @@ static int busy(const load *l, int groups) {
 }
 static int choose_n_tiles(const dw_shape *shape, const load *l) {
   const int all = shape->kv == DW_E4M3 && shape->target < 89 ? E4M3_BITS_TILES : 5;
-  const bool three = l->tiles_per_sm < SMALL_LOAD ||
-                     (l->tiles_per_sm < MEDIUM_LOAD && dw__dtype_size(shape->kv) == 2 &&
-                      busy(l, dw__ceil_div(l->row_tiles, 3)) * 10 >= busy(l, most(dw__ceil_div(l->row_tiles, all), 2)) * 9);
+  const int of_three = busy(l, dw__ceil_div(l->row_tiles, 3));
+  const bool three =
+    l->tiles_per_sm < SMALL_LOAD || (l->tiles_per_sm < MEDIUM_LOAD && dw__dtype_size(shape->kv) == 2 && of_three > 0 &&
+                                     of_three * 10 > busy(l, most(dw__ceil_div(l->row_tiles, all), 2)) * 9);
   const int largest = l->tiles_per_sm < SHORT_LOAD ? 2 : three ? 3 : all;
   int groups = dw__ceil_div(l->row_tiles, largest);
   if (l->tiles_per_sm < LONG_LOAD && l->row_tiles >= 4) groups = most(groups, 2);

@@ -48,7 +48,7 @@ enum { FAMILIES = sizeof tiles_of / sizeof tiles_of[0] };
 #define AXES(X)                                                                                                          \
   ATTENTION_AXES(X)                                                                                                      \
   X(COMBINE, DW_COMBINE_FEW, DW_COMBINE_MANY)                                                                            \
-  X(SPLITS, 1, 2, 4, 8, 16, 24, 96)                                                                                      \
+  X(SPLITS, 1, 2, 4, 5, 6, 8, 12, 16, 24, 96)                                                                            \
   X(CALL, DW_CALL_ANY, DW_CALL_TABLE)                                                                                    \
   X(FEATURES, 0, 1) /* code for what the call has, or for all there is */                                                \
   X(WIDTH, 1, 4, 9, 17, 31, 32, 33, 63, 64, 65, 128)                                                                     \

@@ -288,7 +288,7 @@ static void choices_measured_again(void **state) {
   }
   print_message("%zu choices measured again: over the fastest at most %.3f, over the default at most %.3f\n", found, over_best,
                 over_default);
-  assert_int_equal(found, 24);
+  assert_int_equal(found, 22);  // two have changed since and are not in the plan
   assert_true(over_best <= 1.02 && over_default <= 1.01);
   dw__bench_rows_free(&again);
   dw__choices_free(&choices);

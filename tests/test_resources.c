@@ -80,7 +80,7 @@ static void check_sass(const dw_cubin *cubin, const dw_shape *shape, const dw_va
     return;
   }
   expect((s.ublkcp > 0) == !variant->cp_async, name, "UBLKCP, as the variant says", s.ublkcp);
-  expect((s.ldgsts > 0) == variant->cp_async, name, "LDGSTS, as the variant says", s.ldgsts);
+  expect((s.ldgsts > 0) == (variant->family == DW_ROWSPLIT), name, "LDGSTS, as the family says", s.ldgsts);  // q
   expect((s.setmaxreg > 0) == variant->setmaxnreg, name, "USETMAXREG, as the variant says", s.setmaxreg);
   // Dozens are a sign that the compiler holds the roles for divergent branches; such code is a tenth slower.
   expect(s.warpsync <= 16, name, "WARPSYNC, at most 16", s.warpsync);
@@ -139,12 +139,12 @@ static void check_variants(dw_ctx *ctx, const dw_shape *shape, const char *name,
   // out if both of its kernels were looked at in others.
   size_t count = 0, looked_at = 0;
   uint64_t mains = 0, others = 0;  // bit n_tiles + 10 x call, 32 more of warpsplit and dimsplit; bit n_tiles, likewise
-  uint64_t merges[2] = {0, 0};     // of each call; bit splits / 8 + 20, or 48 + splits / 2 for few
+  uint64_t merges[2] = {0, 0};     // of each call; bit splits / 8 + 20, or 40 + splits for few
   while (dw_variant_enumerate(shape, count, &variant) == DW_OK) {
     const int tiles_at = variant.n_tiles + (variant.family > DW_GROUPED ? 32 : 0);
     const uint64_t main_bit = 1ULL << (tiles_at + 10 * variant.call), tiles_bit = 1ULL << tiles_at;
     const int few = variant.combine == DW_COMBINE_FEW;
-    const uint64_t merge_bit = 1ULL << (few ? 48 + variant.combine_splits / 2 : 20 + variant.combine_splits / 8);
+    const uint64_t merge_bit = 1ULL << (few ? 40 + variant.combine_splits : 20 + variant.combine_splits / 8);
     count++;
     if (mains & main_bit && merges[variant.call] & merge_bit) continue;
     mains |= main_bit;
