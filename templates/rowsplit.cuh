@@ -744,14 +744,15 @@ template <int NT>
 DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, bool asked, Loader &l) {
   // The same in all lanes, which the compiler sees: without, it takes each role for a divergent branch (spills, code for lone lanes).
   const u32 warp = shuffle(warp_id(), 0);
-  if (p.dependent) grid_dependency_wait();
   if (!WIDE_OUTPUT && is_loader(warp)) {
     if (SETMAXNREG) registers_dec<LOADER_REGISTERS>();
     loader_begin(p, c, guessed, l);
+    if (p.dependent) grid_dependency_wait();
     loader_loop(p, c, l);
     return;
   }
   if (WIDE_OUTPUT && is_loader(warp)) loader_begin(p, c, guessed, l);
+  if (p.dependent) grid_dependency_wait();
   if (c.tiles.count == 0) cp_async_wait_all();  // nobody takes q, and results will be staged where it is on its way
   else if (copies_query(warp)) query_begin(p, c, asked && guessed, warp);
   if (warp < SCORE_WARPS) {
