@@ -35,7 +35,9 @@ typedef struct bench {
   int buffer_count;
 } bench;
 
-// What is measured: `calls` launches in a graph, and as many copies.
+// What is measured: `calls` launches in a graph, as many copies of as many bytes that lie together, and, where rows lie anywhere, of the
+// very rows by addresses worked out before.
+typedef enum timed { CALL, COPY, COPY_ROWS } timed;
 typedef struct contest {
   char shape[96], lists[48];
   int page, batch, calls, nodes;
@@ -51,8 +53,11 @@ typedef struct contest {
   dw_args pack;
   uint32_t *bits;
   int64_t part, part_lse, result;  // elements from call to call
-  dw__graph *graph, *copy;
-  double us[REPS_MAX], copy_us[REPS_MAX];
+  // Compaction: the rows to move, as addresses from and to, and where each call's begin.
+  void *rows;
+  long row_starts[CALLS_MAX + 1];
+  dw__graph *graphs[COPY_ROWS + 1];  // of the call, and of what it is held against
+  double us[COPY_ROWS + 1][REPS_MAX];
 } contest;
 
 // ---- memory ---------------------------------------------------------------------------------------------------
@@ -73,12 +78,12 @@ static void free_buffers(bench *b) {
 }
 
 // One plane a layer in one block, and the table of their addresses.
-static dw_status make_planes(bench *b, int layers, int64_t plane_bytes, dw_planes *planes, dw_error *error) {
-  void *pool, *bases;
+static dw_status make_planes(bench *b, int layers, int64_t plane_bytes, dw_planes *planes, void **pool, dw_error *error) {
+  void *bases;
   void **list = calloc((size_t)layers, sizeof *list);
   if (!list) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
-  dw_status status = reserve(b, (size_t)(layers * plane_bytes), &pool, error);
-  for (int i = 0; i < layers && !status; i++) list[i] = (char *)pool + i * plane_bytes;
+  dw_status status = reserve(b, (size_t)(layers * plane_bytes), pool, error);
+  for (int i = 0; i < layers && !status; i++) list[i] = (char *)*pool + i * plane_bytes;
   if (!status) status = put(b, list, (size_t)layers * sizeof *list, &bases, error);
   free(list);
   *planes = (dw_planes){.bases = status ? NULL : bases, .count = layers, .row_bytes = 1152};
@@ -110,13 +115,15 @@ static dw_status compact_call(const bench *b, const contest *c, int call, void *
   return dw_kv_compact(b->companions, &a, stream, error);
 }
 
-// Host copies of what the calls take: every call has requests of its own, in pages or slots of its own.
+// Host copies of what the calls take: every call has requests of its own, in pages or slots of its own; `moves` has a row's slots, from and to.
 typedef struct batch_data {
+  int32_t (*moves)[2];
   int32_t *kv_len, *accept, *table, *indptr, *slots;
   int *order, requests;
 } batch_data;
 
 static void drop_data(batch_data *d) {
+  free(d->moves);
   free(d->kv_len);
   free(d->accept);
   free(d->table);
@@ -126,43 +133,67 @@ static void drop_data(batch_data *d) {
 }
 
 // "tree": a path of one to six nodes, the root among them; "all moved": nodes 1 to 8.
-static int fill_list(bench *b, int32_t *list, bool all) {
-  int n = 0, moved = 0, depth = 1 + dw__random_below(&b->seed, 6);
+static void fill_list(bench *b, int32_t *list, bool all) {
+  int n = 0, depth = 1 + dw__random_below(&b->seed, 6);
   for (int i = 0; i < LIST; i++) list[i] = -1;
   if (!all) list[n++] = 0;
   for (int id = 1; id < WIDTH && (all || n < depth); id++)
     if (all || dw__random_below(&b->seed, 2)) list[n++] = id;
-  for (int i = 0; i < n; i++) moved += list[i] != i;
-  return moved;
 }
 
 // Requests are 1,000 tokens and more long; only the pages at the end exist, the table's other columns name one page.
-static bool fill_data(bench *b, contest *c, batch_data *d, bool all, long *moved) {
+static bool fill_data(bench *b, contest *c, batch_data *d, bool all) {
   int columns = c->compact.table_columns, next = 0;
+  long moved = 0;
+  d->moves = calloc((size_t)d->requests * WIDTH, sizeof *d->moves);
   d->kv_len = calloc((size_t)d->requests, sizeof(int32_t));
   d->accept = calloc((size_t)d->requests * LIST, sizeof(int32_t));
   d->table = calloc((size_t)d->requests * (size_t)(c->page > 1 ? columns : WIDTH), sizeof(int32_t));
   d->indptr = calloc((size_t)(c->calls * (c->batch + 1)), sizeof(int32_t));
   d->slots = calloc((size_t)d->requests * WIDTH, sizeof(int32_t));
   d->order = random_order(b, d->requests * (c->page > 1 ? 2 : 4 * WIDTH));
-  if (!d->kv_len || !d->accept || !d->table || !d->indptr || !d->slots || !d->order) return false;
-  *moved = 0;
+  if (!d->moves || !d->kv_len || !d->accept || !d->table || !d->indptr || !d->slots || !d->order) return false;
   for (int i = 0; i < d->requests; i++) {
+    int32_t *list = d->accept + i * LIST, *slots = d->slots + i * WIDTH;
     int prefix = c->page > 1 ? 1000 + dw__random_below(&b->seed, 2000) : 0;
     d->kv_len[i] = prefix + (c->compact.lengths_include_drafts ? WIDTH : 0);
-    *moved += fill_list(b, d->accept + i * LIST, all);
+    fill_list(b, list, all);
     if (c->page > 1) {
       for (int k = prefix / c->page; k <= (prefix + WIDTH - 1) / c->page; k++) d->table[i * columns + k] = d->order[next++];
     } else {
       for (int k = 0; k < WIDTH; k++) d->table[i * WIDTH + k] = d->order[next++];
     }
     for (int k = 0; k < WIDTH; k++)
-      d->slots[i * WIDTH + k] = c->page > 1 ? d->table[i * columns + (prefix + k) / c->page] * c->page + (prefix + k) % c->page
-                                            : d->table[i * WIDTH + k];
+      slots[k] = c->page > 1 ? d->table[i * columns + (prefix + k) / c->page] * c->page + (prefix + k) % c->page
+                             : d->table[i * WIDTH + k];
+    if (i % c->batch == 0) c->row_starts[i / c->batch] = moved;
+    for (int k = 0; k < LIST && list[k] >= 0; k++) {
+      if (list[k] == k) continue;
+      d->moves[moved][0] = slots[list[k]];
+      d->moves[moved++][1] = slots[k];
+    }
   }
+  c->row_starts[c->calls] = moved;
   for (int call = 0; call < c->calls; call++)
     for (int r = 0; r <= c->batch; r++) d->indptr[call * (c->batch + 1) + r] = (call * c->batch + r) * WIDTH;
   return true;
+}
+
+// What the calls move, as addresses: a call's rows layer by layer.
+static dw_status put_rows(bench *b, contest *c, const batch_data *d, int layers, const char *pool, int64_t plane,
+                          dw_error *error) {
+  long moved = c->row_starts[c->calls];
+  uint64_t *list = malloc((size_t)(moved * layers) * 2 * sizeof *list + 1), *at = list;
+  if (!list) return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
+  for (int call = 0; call < c->calls; call++)
+    for (int layer = 0; layer < layers; layer++)
+      for (long i = c->row_starts[call]; i < c->row_starts[call + 1]; i++)
+        for (int end = 0; end < 2; end++)
+          *at++ = (uint64_t)(uintptr_t)(pool + layer * plane + d->moves[i][end] * (int64_t)1152);
+  dw_status status = put(b, list, (size_t)(moved * layers) * 2 * sizeof *list, &c->rows, error);
+  free(list);
+  for (int call = 0; call <= c->calls; call++) c->row_starts[call] *= layers;
+  return status;
 }
 
 // OVERLAP: each call begins while the one before it runs, as behind dw_tree_accept. SLOTS: the drafts' slots are given, as engines
@@ -174,7 +205,6 @@ static dw_status make_compact(bench *b, contest *c, int page, bool all, compact_
   bool table = page > 1 && form != SLOTS;
   int layers = b->want->small ? 3 : 61;
   batch_data d = {.requests = 0};
-  long moved;
   *c = (contest){.page = page, .batch = b->want->small ? 2 : 32, .bar = 1.5, .launch = compact_call};
   c->calls = b->want->small ? 2 : all ? 12 : 32;
   d.requests = c->calls * c->batch;
@@ -190,15 +220,17 @@ static dw_status make_compact(bench *b, contest *c, int page, bool all, compact_
                                  .overlap_prologue = form == OVERLAP};
   snprintf(c->shape, sizeof c->shape, "kv_compact:layers=%d,row=1152,width=%d,page=%d", layers, WIDTH, page);
   snprintf(c->lists, sizeof c->lists, "%s%s", all ? "all moved" : "tree", names[form]);
-  if (!fill_data(b, c, &d, all, &moved)) {
+  if (!fill_data(b, c, &d, all)) {
     drop_data(&d);
     return dw__fail(error, DW_OUT_OF_MEMORY, "memory", "", "", "out of memory");
   }
-  c->bytes = (double)moved / c->calls * layers * 1152;
+  c->bytes = (double)c->row_starts[c->calls] / c->calls * layers * 1152;
   int64_t slots = (int64_t)d.requests * (page > 1 ? 2 * page : 4 * WIDTH);
   void *kv_len, *accept, *entries, *indptr, *draft_slots, *new_len;
   size_t table_size = (size_t)d.requests * (size_t)(page > 1 ? c->compact.table_columns : WIDTH);
-  dw_status status = make_planes(b, layers, slots * 1152, &c->compact.planes[0], error);
+  void *pool;
+  dw_status status = make_planes(b, layers, slots * 1152, &c->compact.planes[0], &pool, error);
+  if (!status) status = put_rows(b, c, &d, layers, pool, slots * 1152, error);
   if (!status) status = put(b, d.kv_len, (size_t)d.requests * 4, &kv_len, error);
   if (!status) status = put(b, d.accept, (size_t)d.requests * LIST * 4, &accept, error);
   if (!status) status = put(b, d.table, table_size * 4, &entries, error);
@@ -241,7 +273,7 @@ static dw_status make_move(bench *b, contest *c, int page, bool permuted, dw_err
   int layers = b->want->small ? 3 : 61, n, places;
   int64_t moved = b->want->small ? 300000 : 1 << 30;
   dw_move_list list = {.data = NULL};
-  void *device;
+  void *pool, *device;
   *c = (contest){.page = page, .batch = 1, .calls = 1, .bar = 1.25, .launch = move_call};
   n = (int)(moved / ((int64_t)layers * 1152 * page));
   if (n < 8) n = 8;
@@ -251,7 +283,7 @@ static dw_status make_move(bench *b, contest *c, int page, bool permuted, dw_err
   dw_status status = plan_moves(b, n, places, permuted, &list, error);
   c->bytes = (double)list.moves * layers * 1152 * page;
   c->move = (dw_move_args){.size = sizeof c->move, .plane_kinds = 1, .page = page, .teams = list.teams};
-  if (!status) status = make_planes(b, layers, (int64_t)places * page * 1152, &c->move.planes[0], error);
+  if (!status) status = make_planes(b, layers, (int64_t)places * page * 1152, &c->move.planes[0], &pool, error);
   if (!status) status = put(b, list.data, list.bytes, &device, error);
   dw_move_list_free(&list);
   if (!status) c->move.list = device;
@@ -393,20 +425,27 @@ static dw_status capture(const bench *b, contest *c, dw_error *error) {
   dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
   if (status) return status;
   for (int i = 0; i < c->calls && !status; i++) status = c->launch(b, c, i, side, error);
-  status = end_capture(b, status, &c->graph, error);
-  if (!status) c->nodes = (int)dw__graph_nodes(c->graph);
+  status = end_capture(b, status, &c->graphs[CALL], error);
+  if (!status) c->nodes = (int)dw__graph_nodes(c->graphs[CALL]);
   return status;
+}
+
+// The n-th copy. Without `to` it is that of the rows.
+static dw_tool_peak_params copy_params(const contest *c, int n, char *from, char *to) {
+  int64_t bytes = (int64_t)c->bytes / 16 * 16;
+  if (to) return (dw_tool_peak_params){.data = from + n * bytes, .to = to + n * bytes, .bytes = bytes};
+  return (dw_tool_peak_params){
+    .data = (uint64_t *)c->rows + 2 * c->row_starts[n], .steps = c->row_starts[n + 1] - c->row_starts[n], .bytes = 1152};
 }
 
 static dw_status capture_copy(const bench *b, const contest *c, unsigned blocks, char *from, char *to, dw__graph **graph,
                               dw_error *error) {
   void *side;
-  int64_t bytes = (int64_t)c->bytes / 16 * 16;
   dw_status status = dw__gpu_capture_begin(b->gpu, DW__CAPTURE_RELAXED, &side, error);
   if (status) return status;
   for (int i = 0; i < c->calls && !status; i++) {
-    dw_tool_peak_params params = {.data = from + i * bytes, .to = to + i * bytes, .bytes = bytes};
-    dw__launch launch = dw__gpu_tool_launch(b->tools, DW__TOOL_COPY, blocks, 1, 1);
+    dw_tool_peak_params params = copy_params(c, i, from, to);
+    dw__launch launch = dw__gpu_tool_launch(b->tools, to ? DW__TOOL_COPY : DW__TOOL_COPY_ROWS, blocks, 1, 1);
     void *list[] = {&params};
     status = dw__driver_launch(dw__gpu_driver(b->gpu), &launch, list, side, error);
   }
@@ -424,22 +463,22 @@ static dw_status time_best(const bench *b, dw__graph *graph, double *best, dw_er
   return status;
 }
 
-// The copy at its best: the fastest of some grids.
-static dw_status make_copy(bench *b, contest *c, dw_error *error) {
-  void *from, *to;
+// A copy at its best: the fastest of some grids.
+static dw_status make_copy(bench *b, contest *c, timed which, dw_error *error) {
+  void *from = NULL, *to = NULL;
   size_t bytes = (size_t)c->bytes * (size_t)c->calls + 16;
   unsigned sms = (unsigned)dw__gpu_device(b->gpu)->sm_count;
   double best = INFINITY;
-  dw_status status = reserve(b, bytes, &from, error);
-  if (!status) status = reserve(b, bytes, &to, error);
+  dw_status status = which == COPY ? reserve(b, bytes, &from, error) : DW_OK;
+  if (!status && which == COPY) status = reserve(b, bytes, &to, error);
   for (unsigned k = 0; k < COPY_GRIDS && !status; k++) {
     dw__graph *graph = NULL;
     double us = INFINITY;
     status = capture_copy(b, c, sms << k, from, to, &graph, error);
     if (!status) status = time_best(b, graph, &us, error);
     if (!status && us < best) {
-      dw__graph_free(b->gpu, c->copy);
-      c->copy = graph;
+      dw__graph_free(b->gpu, c->graphs[which]);
+      c->graphs[which] = graph;
       best = us;
     } else {
       dw__graph_free(b->gpu, graph);
@@ -450,16 +489,17 @@ static dw_status make_copy(bench *b, contest *c, dw_error *error) {
 
 static dw_status measure(bench *b, contest *c, dw_error *error) {
   double all = 0, us = 0;
+  const int graphs = c->rows ? 3 : 2;
   dw_status status = capture(b, c, error);
-  if (!status) status = make_copy(b, c, error);
-  for (int i = 0; (i < 2 || all < WARM_UP_US) && i < 1000 && !status; i++, all += us)
-    status = dw__gpu_time(b->gpu, i % 2 ? c->copy : c->graph, &us, error);
+  for (int g = COPY; g < graphs && !status; g++) status = make_copy(b, c, (timed)g, error);
+  for (int i = 0; (i < graphs || all < WARM_UP_US) && i < 1000 && !status; i++, all += us)
+    status = dw__gpu_time(b->gpu, c->graphs[i % graphs], &us, error);
   for (int rep = 0; rep < b->want->reps && !status; rep++) {
     cli_progress("%s, round %d of %d", c->shape, rep + 1, b->want->reps);
-    status = dw__gpu_time(b->gpu, c->graph, &c->us[rep], error);
-    if (!status) status = dw__gpu_time(b->gpu, c->copy, &c->copy_us[rep], error);
-    c->us[rep] /= c->calls;
-    c->copy_us[rep] /= c->calls;
+    for (int g = 0; g < graphs && !status; g++) {
+      status = dw__gpu_time(b->gpu, c->graphs[g], &c->us[g][rep], error);
+      c->us[g][rep] /= c->calls;
+    }
   }
   cli_progress("%s", "");
   return status;
@@ -467,7 +507,7 @@ static dw_status measure(bench *b, contest *c, dw_error *error) {
 
 // ---- results --------------------------------------------------------------------------------------------------
 
-static json_t *result_json(const bench *b, const contest *c, const double us[3], double copy_us) {
+static json_t *result_json(const bench *b, const contest *c, const double us[3], double copy_us, double rows_us) {
   json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "date", b->want->noted.date, "board",
                           dw__gpu_device(b->gpu)->name, "driver", b->driver, "nvrtc", b->cubin->compiler, "commit",
                           b->want->commit, "command", b->want->noted.command, "impl", "draftwood", "shape", c->shape, "target",
@@ -483,14 +523,16 @@ static json_t *result_json(const bench *b, const contest *c, const double us[3],
   json_object_set_new(row, "us_p90", json_real(us[2]));
   json_object_set_new(row, "bytes", json_real(c->bytes));
   json_object_set_new(row, "copy_us", json_real(copy_us));
+  if (c->rows) json_object_set_new(row, "copy_rows_us", json_real(rows_us));
   return row;
 }
 
 static void tell(bench *b, contest *c) {
   int n = b->want->reps;
-  double us[3] = {cli_quantile(c->us, n, 0.5), cli_quantile(c->us, n, 0.1), cli_quantile(c->us, n, 0.9)};
-  double copy_us = cli_quantile(c->copy_us, n, 0.5);
-  json_t *row = result_json(b, c, us, copy_us);
+  double *call = c->us[CALL];
+  double us[3] = {cli_quantile(call, n, 0.5), cli_quantile(call, n, 0.1), cli_quantile(call, n, 0.9)};
+  double copy_us = cli_quantile(c->us[COPY], n, 0.5), rows_us = c->rows ? cli_quantile(c->us[COPY_ROWS], n, 0.5) : 0;
+  json_t *row = result_json(b, c, us, copy_us, rows_us);
   if (b->want->json) cli_write_line(stdout, row);
   if (b->record) cli_write_line(b->record, row);
   json_decref(row);
@@ -498,8 +540,10 @@ static void tell(bench *b, contest *c) {
   char bar[32] = "-";
   if (c->bar > 0) snprintf(bar, sizeof bar, "%.2f %s", c->bar, us[0] <= c->bar * copy_us ? "met" : "missed");
   if (c->bar_us > 0) snprintf(bar, sizeof bar, "%.2f us %s", c->bar_us, us[0] < c->bar_us ? "met" : "missed");
-  printf("%-48s %-18s %9.2f %9.2f %9.2f %9.2f %9.2f %8.0f %6.2f  %s\n", c->shape, c->lists, c->bytes / 1e6, us[0], us[1], us[2],
-         copy_us, 2 * c->bytes / us[0] * 1e-3, us[0] / copy_us, bar);
+  char rows[32] = "        -      -";
+  if (c->rows) snprintf(rows, sizeof rows, "%9.2f %6.2f", rows_us, us[0] / rows_us);
+  printf("%-48s %-18s %9.2f %9.2f %9.2f %9.2f %9.2f %8.0f %6.2f %s  %s\n", c->shape, c->lists, c->bytes / 1e6, us[0], us[1],
+         us[2], copy_us, 2 * c->bytes / us[0] * 1e-3, us[0] / copy_us, rows, bar);
   fflush(stdout);
 }
 
@@ -509,8 +553,7 @@ static dw_status run_one(bench *b, contest *c, dw_status made, dw_error *error) 
   if (!status && c->nodes && c->nodes != c->calls)
     status = dw__fail_int(error, DW_WRONG_RESULT, "graph", c->nodes, "a node a call", "a call is one launch");
   if (!status) tell(b, c);
-  dw__graph_free(b->gpu, c->graph);
-  dw__graph_free(b->gpu, c->copy);
+  for (int g = 0; g <= COPY_ROWS; g++) dw__graph_free(b->gpu, c->graphs[g]);
   free_buffers(b);
   return status;
 }
@@ -520,8 +563,8 @@ static dw_status run_all(bench *b, dw_error *error) {
   dw_status status = DW_OK;
   static const int pages[] = {1, 64};
   if (!b->want->json)
-    printf("%-48s %-18s %9s %9s %9s %9s %9s %8s %6s  %s\n", "what", "lists", "MB moved", "us", "p10", "p90", "copy us", "GB/s",
-           "ratio", "bar");
+    printf("%-48s %-18s %9s %9s %9s %9s %9s %8s %6s %9s %6s  %s\n", "what", "lists", "MB moved", "us", "p10", "p90", "copy us",
+           "GB/s", "ratio", "rows us", "ratio", "bar");
   for (int i = 0; i < 4 * COMPACT_FORMS && !status; i++) {
     const int form = i % COMPACT_FORMS, lists = i / COMPACT_FORMS;
     status = run_one(b, &c, make_compact(b, &c, pages[lists / 2], lists % 2, (compact_form)form, error), error);

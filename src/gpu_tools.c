@@ -26,6 +26,7 @@ static const listed entries[DW__TOOLS] = {
   [DW__TOOL_SPIN] = {"dw_tool_spin", 32},
   [DW__TOOL_COPY] = {"dw_tool_copy", 512},
   [DW__TOOL_GATHER] = {"dw_tool_gather", 512},
+  [DW__TOOL_COPY_ROWS] = {"dw_tool_copy_rows", 128},
 };
 
 // The two cubins: which tools are in which.

@@ -20,6 +20,7 @@ typedef enum dw__tool {
   DW__TOOL_SPIN,
   DW__TOOL_COPY,
   DW__TOOL_GATHER,
+  DW__TOOL_COPY_ROWS,
   DW__TOOLS
 } dw__tool;
 

@@ -623,6 +623,22 @@ extern "C" __global__ void __launch_bounds__(512) dw_tool_copy(const __grid_cons
   for (; i < pieces; i += step) stg_cg_v4((u8 *)p.to + i * 16, ldg_cg_v4((const u8 *)p.data + i * 16));
 }
 
+// The same of rows that lie anywhere, a warp a row.
+extern "C" __global__ void __launch_bounds__(128) dw_tool_copy_rows(const __grid_constant__ dw_tool_peak_params p) {
+  const s64 *pairs = (const s64 *)p.data;
+  for (s64 row = (s64)blockIdx.x * 4 + warp_id(); row < p.steps; row += (s64)gridDim.x * 4) {
+    const u8 *from = (const u8 *)ldg_nc_s64(pairs + 2 * row);
+    u8 *to = (u8 *)ldg_nc_s64(pairs + 2 * row + 1);
+    u32x4 v[3];
+#pragma unroll
+    for (int k = 0; k < 3; k++)
+      if ((k * 32 + lane_id()) * 16 < p.bytes) v[k] = ldg_cg_v4(from + (k * 32 + lane_id()) * 16);
+#pragma unroll
+    for (int k = 0; k < 3; k++)
+      if ((k * 32 + lane_id()) * 16 < p.bytes) stg_cg_v4(to + (k * 32 + lane_id()) * 16, v[k]);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(512) dw_tool_mma(const __grid_constant__ dw_tool_peak_params p) {
   float d[8][4];
   u32 a[4], b[8][2];

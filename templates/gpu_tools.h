@@ -95,7 +95,8 @@ typedef struct dw_tool_count_params {
 
 // dw_tool_read reads `bytes` (a multiple of 16) once: 512 threads a block, any grid. dw_tool_mma issues `steps` x 8 mma.sync a
 // warp. dw_tool_spin runs for `steps` clocks. None of the three changes memory; `sink` only keeps their work alive. dw_tool_copy
-// copies `bytes` from `data` to `to`: 512 threads a block, any grid.
+// copies `bytes` from `data` to `to`: 512 threads a block, any grid. dw_tool_copy_rows copies `steps` rows of `bytes` (a multiple of
+// 16, at most 1,536); `data` has the addresses, from and to, of each (64 bits): 128 threads a block, any grid.
 typedef struct dw_tool_peak_params {
   const void *data;
   unsigned *sink;
