@@ -458,14 +458,14 @@ static void choose_combine(const dw_shape *shape, const load *l, const dw_bounds
     if (combines[i].combine == v->combine && combines[i].splits >= ranges) v->combine_splits = combines[i].splits;
 }
 
-// Few blocks would all go to the multiprocessors that come free first: shared memory that nobody uses keeps them apart, four on each
-// at most (8 x 1k, width 9: 13.5 -> 13.3 us).
-size_t dw__rule_few_shared(const dw_shape *shape, const dw_bounds *bounds, unsigned blocks) {
-  const long long all = (long long)blocks * bounds->batch;
-  if (all > 4LL * bounds->sm_count) return 0;
+// Few blocks would all go to the multiprocessors that come free first: shared memory that nobody uses keeps them apart, as many on each
+// as come to one (8 x 1k, width 9: 13.5 -> 13.3 us with four on each).
+size_t dw__rule_merge_shared(const dw_shape *shape, const dw_bounds *bounds, unsigned blocks, size_t needed) {
+  const int each = dw__ceil_div((long long)blocks * bounds->batch, bounds->sm_count);
+  if (each > 4) return needed;
   const size_t whole = shape->target >= 120 ? 102400 : shape->target >= 90 ? 233472 : 102400;  // of a multiprocessor
-  const size_t each = whole / 4 - 1024;  // a block takes 1 KB more than it asks for
-  return each < 46080 ? each / 256 * 256 : 46080;
+  const size_t most = (whole / (size_t)(each > 2 ? each : 2) - 1024) / 256 * 256;  // a block takes 1 KB more than it asks for
+  return most > needed ? most : needed;
 }
 
 static bool applicable(const dw_shape *shape, const dw_variant *variant) {

@@ -81,6 +81,8 @@ constexpr u32 NAMED_POISON = 1;  // named barrier of the softmax warps
 constexpr int TILES_EACH = N_TILES > 4 ? 2 : 1;
 constexpr int SCORING_WARPS = TAIL ? 4 : (N_TILES + TILES_EACH - 1) / TILES_EACH;  // those that have any
 
+constexpr int EARLY_SLOTS = 0;
+constexpr bool MERGE_EARLY = COMBINE_FEW;  // as rowsplit's; a tile is twice as long
 #include "roles.cuh"
 
 struct Pair : Cta {
@@ -473,11 +475,12 @@ DEV void output_role(const dw_params &p, const Pair &c) {
   Turn<WEIGHT_BUFFERS> weights;
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
+    if (MERGE_EARLY && !p.early_launch && tile + 1 == c.tiles.count) grid_dependents_launch();
     output_tile(c, tile == 0, tile + WEIGHT_BUFFERS >= c.tiles.count, ring, weights, out);
     ring.next();
     weights.next();
   }
-  if (!p.early_launch) grid_dependents_launch();
+  if (!p.early_launch && (!MERGE_EARLY || c.tiles.count == 0)) grid_dependents_launch();
   mbarrier_arrive(c.shared + BAR_FINAL);
   mbarrier_wait(c.shared + BAR_FINAL, 0);
   output_store<N_TILES>(p, c, c.rank * V / 2, out);
@@ -513,7 +516,7 @@ DEV void run_pair(const dw_params &p, const Pair &c, bool guessed, bool asked, L
     registers_dec<40>();
     // Else the compiler spills it before the roles part and fetches it in the loop.
     if (WITH_SOFT_CAP) l.safe_entry = shuffle((u32)l.safe_entry, 0);
-    loader_loop(p, c, l);
+    loader_loop(p, c, l, 0);
   }
 }
 

@@ -50,7 +50,8 @@ DEV bool is_loader(u32 warp) { return warp >= FIRST_LOADER_WARP && warp < FIRST_
 
 struct Loader {
   int entries, next_entries;
-  int safe_entry;  // of the range's first token, which stands in for those past the end
+  int safe_entry;   // of the range's first token, which stands in for those past the end
+  Lengths lengths;  // with early slots
 };
 DEV int loader_first_token() { return (warp_id() - FIRST_LOADER_WARP) * OWN_TOKENS; }  // within a slot
 
@@ -82,14 +83,30 @@ DEV void loader_advance(const dw_params &p, const Cta &c, Loader &l, int n) {  /
   if (n + ENTRY_SLOTS < slot_count(c)) l.next_entries = loader_entries(p, c.request, c.tiles, n + ENTRY_SLOTS);
 }
 
-DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l) {
-  Turn<SLOTS> ring;
+// From slot number `first` on.
+DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l, int first) {
+  Turn<SLOTS> ring{first};
 #pragma unroll 1
-  for (int n = 0; n < slot_count(c); n++) {
+  for (int n = first; n < slot_count(c); n++) {
     if (n) loader_advance(p, c, l, n);
     wait_slot(c, n, ring);
     load_slot(p, c, l, n, ring);
   }
+}
+
+// Loaders find out themselves whether the guess holds, which is all they have to know, and ask for the first slots while another warp finds
+// what there is to know for the others. (Not while a kernel before this one may still write the KV, nor where more lengths would have to be
+// waited for.)
+DEV int loader_early(const dw_params &p, const Work &guess, Cta &c, const Loader &l) {
+  const int length = length_of(l.lengths, guess.request);
+  if (guess.request < 0 || p.dependent || p.batch > 32 || !guess_holds(p, guess, l.lengths, length)) return 0;
+  c.tiles = Tiles{guess.range * TILE, guess.share.ranges * TILE, 0, length};
+  Turn<SLOTS> ring;
+  int n = 0;
+#pragma unroll 1
+  for (; n < EARLY_SLOTS && slot_token(c.tiles, n) < length; n++) load_slot(p, c, l, n, ring);
+  c.tiles = find_tiles(p, guess, length, 0);
+  return n;
 }
 
 constexpr int AHEAD = 3;  // ldmatrix fragments in flight before their mma
@@ -118,16 +135,19 @@ DEV smem_addr value_fragment(const Cta &c, int slot) {
 
 // Of a CTA's first row among the partial results.
 DEV s64 partial_row(const dw_params &p, const Cta &c) { return (s64)c.slot * p.rows + c.first_row; }
-// Normalised fp16 rows through the ring to the workspace, 16 bytes a lane; a warp stages and stores its own dimensions. The CTA has
-// those of V from `first_dim` on.
+// Normalised fp16 rows through the ring to the workspace, 16 bytes a lane; a warp stages and stores its own dimensions, a row tile at a time,
+// so that one is on its way while the next is staged (over e4m3 all at once, or the compiler spills). The CTA has those of V from `first_dim` on.
 template <int NT>
 DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Output<NT> &out) {
+  constexpr int LANES = V_EACH / 8, TOGETHER = KV_E4M3 ? NT : 1;  // lanes that store one row; row tiles
   const u32 l = lane_id();
-  const smem_addr stage = c.shared + RING + output_warp() * V_EACH * 2;
-  {
-    const smem_addr at = stage + (l & 7) * OUT_STRIDE + (l >> 3) * 16;
+  const smem_addr stage = c.shared + RING + output_warp() * V_EACH * 2, at = stage + (l & 7) * OUT_STRIDE + (l >> 3) * 16;
+  const s64 first = partial_row(p, c);
+  u8 *to = (u8 *)p.partial + (first * V + first_dim + output_warp() * V_EACH + l % LANES * 8) * 2;
 #pragma unroll
-    for (int t = 0; t < NT; t++) {
+  for (int t0 = 0; t0 < NT; t0 += TOGETHER) {
+#pragma unroll
+    for (int t = t0; t < t0 + TOGETHER; t++) {
       const f32x2 scale = lds_f32x2(c.shared + final_at(t * 8 + 2 * (l & 3)));
       if (KV_E4M3) {
         const smem_addr pairs = stage + (t * 8 + 2 * (l & 3)) * OUT_STRIDE + (l >> 2) * 4;
@@ -135,34 +155,27 @@ DEV void output_store(const dw_params &p, const Cta &c, int first_dim, const Out
         for (int m = 0; m < V_TILES; m++) store_pairs(pairs + m * 32, OUT_STRIDE, out.o[m][t], scale);
         continue;
       }
-      if (CP_ASYNC) {
-        const smem_addr row = stage + (t * 8 + (l >> 2)) * OUT_STRIDE + (l & 3) * 4;
-#pragma unroll
-        for (int m = 0; m < V_TILES; m++) {
-          const float(&x)[4] = out.o[m][t];
-          sts_u32(row + m * 32, movmatrix_trans(pack_f16x2(x[0] * scale.x, x[1] * scale.y)));
-          sts_u32(row + m * 32 + 16, movmatrix_trans(pack_f16x2(x[2] * scale.x, x[3] * scale.y)));
-        }
-        continue;
-      }
+      const smem_addr words = stage + (t * 8 + (l >> 2)) * OUT_STRIDE + (l & 3) * 4;
 #pragma unroll
       for (int m = 0; m < V_TILES; m += 2) {
         const float(&x)[4] = out.o[m][t], (&y)[4] = out.o[m + 1][t];
         const u32 r[4] = {pack_f16x2(x[0] * scale.x, x[1] * scale.y), pack_f16x2(x[2] * scale.x, x[3] * scale.y),
                           pack_f16x2(y[0] * scale.x, y[1] * scale.y), pack_f16x2(y[2] * scale.x, y[3] * scale.y)};
-        stmatrix_x4_trans(at + t * 8 * OUT_STRIDE + m * 32, r);
+        if (!CP_ASYNC) {
+          stmatrix_x4_trans(at + t * 8 * OUT_STRIDE + m * 32, r);
+          continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) sts_u32(words + m * 32 + i * 16, movmatrix_trans(r[i]));
       }
     }
-  }
-  sync_warp();
-  constexpr int LANES = V_EACH / 8;  // that store one row
-  const s64 first = partial_row(p, c);
-  u8 *to = (u8 *)p.partial + (first * V + first_dim + output_warp() * V_EACH + l % LANES * 8) * 2;
+    sync_warp();
+    const int end = (t0 + TOGETHER) * 8 < c.rows ? (t0 + TOGETHER) * 8 : c.rows;
 #pragma unroll 4
-  for (int row0 = 0; row0 < 8 * NT; row0 += 32 / LANES) {
-    const int row = row0 + l / LANES;
-    const u32x4 v = lds_u32x4(stage + row * OUT_STRIDE + l % LANES * 16);
-    if (row < c.rows) stg_cg_v4(to + (s64)row * V * 2, v);
+    for (int row0 = t0 * 8; row0 < (t0 + TOGETHER) * 8; row0 += 32 / LANES) {
+      const int row = row0 + l / LANES;
+      if (row < end) stg_cg_v4(to + (s64)row * V * 2, lds_u32x4(stage + row * OUT_STRIDE + l % LANES * 16));
+    }
   }
   if (LSE_IN_FINAL && output_warp() == 0)
     for (int row = l; row < c.rows; row += 32) stg_cg_f32(p.partial_lse + first + row, lds_f32(c.shared + final_at(ROWS + row)));
@@ -179,6 +192,7 @@ DEV bool query_guessed(const dw_params &p, const Work &guess) { return guess.req
 DEV void loader_guess(const dw_params &p, const Work &guess, Cta &c, Loader &l) {
   if (!by_table(p) || guess.request < 0) return;
   c.request.index = guess.request;
+  if (EARLY_SLOTS) l.lengths = ask_lengths(p, guess.request);
   loader_start(p, c.request, find_tiles(p, guess, 0, 0), l);
 }
 // Rows of row group `group` of `groups`; how many row tiles they are.

@@ -76,24 +76,33 @@ constexpr int BAR_QUERY_READ = BAR_QUERY_FULL + 8;  // and in the score warps' r
 constexpr int BARRIERS_END = BAR_QUERY_READ + 8;
 constexpr int SHARED_BYTES = (BARRIERS_END + 15) / 16 * 16;
 constexpr int QUERY_STRIDE = QK * 2 + 16, QUERY_END = RESCALE;
+constexpr int QUERY = (QUERY_END - ROWS * QUERY_STRIDE) / 16 * 16;  // [row][elements that this CTA has], see query_copy
+constexpr int FIRST_QUERY_SLOT = (QUERY - RING) / SLOT_BYTES;       // from this one on the ring has to wait for that
+// Slots that are asked for before the CTA's work has been handed round: see loader_early.
+constexpr int EARLY_SLOTS = CALL_TABLE && !CHECKED && !WITH_WINDOW && !KV_E4M3 && !CP_ASYNC && !WIDE_OUTPUT ? (FIRST_QUERY_SLOT < 2 ? 1 : 2) : 0;
 // The warps that copy q: those that are no loaders, and later take nothing of it.
 constexpr int FIRST_COPY_WARP = WIDE_OUTPUT ? FIRST_SOFTMAX_WARP : FIRST_OUTPUT_WARP;
 constexpr int COPY_WARPS = WIDE_OUTPUT ? SOFTMAX_WARPS : OUTPUT_WARPS + SOFTMAX_WARPS;
 constexpr u32 PLANNING_WARP = 0;  // see plan_write
+// Whether the merge is launched two tiles before the end, as long before as a launch takes, or behind the last: many blocks of a merge would
+// go to the multiprocessors that end first. (F16_OUTPUT: the compiler would spill.)
+constexpr bool MERGE_EARLY = (COMBINE_FEW || N_TILES <= 2) && !F16_OUTPUT;
 static_assert(ROWS * OUT_STRIDE <= SLOTS * SLOT_BYTES, "the staged output lives in the ring");
 
-constexpr u32 NAMED_POISON = 1, NAMED_QUERY = 2;  // named barriers of the softmax and of the score warps; 0 is the whole CTA's
+// Named barriers: of the softmax warps, the score warps, the loaders, the loaders and the planning warp; 0 is the whole CTA's.
+constexpr u32 NAMED_POISON = 1, NAMED_QUERY = 2, NAMED_LOADERS = 3, NAMED_PLAN = 4;
 
 #include "roles.cuh"
 #include "record.cuh"
 
 // ---- barriers -------------------------------------------------------------------------------------------------
-// Shared out among the warps: an init takes some 50 clocks, and lanes of a warp take turns. Ready after the CTA's barrier.
+// Shared out among the warps: an init takes some 50 clocks, and lanes of a warp take turns. Ready after the CTA's barrier; loaders have those
+// of the first slots, and may use them as soon as they have met.
 DEV void init_barriers(smem_addr shared) {
   if (elect_one()) {
 #pragma unroll
     for (int i0 = 0; i0 < (BARRIERS_END - BARRIERS) / 8; i0 += THREADS / 32) {
-      const int at = BARRIERS + (i0 + warp_id()) * 8;
+      const int at = BARRIERS + (i0 + (warp_id() - FIRST_LOADER_WARP & THREADS / 32 - 1)) * 8;
       if (at >= BARRIERS_END) break;
       // In the order of the BAR_ offsets. Every thread of the role that signals arrives; of a loader warp only one.
       const u32 count = at < BAR_EMPTY           ? LOADERS * (CP_ASYNC ? 32 : 1)
@@ -116,8 +125,6 @@ DEV void init_barriers(smem_addr shared) {
 // ---- q --------------------------------------------------------------------------------------------------------
 // Q passes through shared memory, where the scores, the weights and the last slots will be: warps that have nothing to do yet copy it there
 // before the lengths are known, and score warps take it from there into registers for the whole kernel.
-constexpr int QUERY = (QUERY_END - ROWS * QUERY_STRIDE) / 16 * 16;  // [row][elements that this CTA has]
-constexpr int FIRST_QUERY_SLOT = (QUERY - RING) / SLOT_BYTES;       // from this one on the ring has to wait for that
 static_assert(QUERY >= RING + TILE_SLOTS * SLOT_BYTES, "the first tile is on its way meanwhile");
 
 // A warp copies a row at a time; where its i-th begins, lane i has found out. Rows past the last repeat it; nothing of theirs is stored.
@@ -717,6 +724,7 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
   }
 #pragma unroll 1
   for (int tile = 0; tile < c.tiles.count; tile++) {
+    if (MERGE_EARLY && !p.early_launch && tile + 2 >= c.tiles.count) grid_dependents_launch();
     output_tile<NT>(c, tile == 0, ring, weights, out);
 #pragma unroll
     for (int h = 0; h < TILE_SLOTS; h++) ring.next();
@@ -732,7 +740,7 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
       }
     }
   }
-  if (!p.early_launch) grid_dependents_launch();
+  if (!p.early_launch && (!MERGE_EARLY || c.tiles.count == 0)) grid_dependents_launch();
   mbarrier_arrive(c.shared + BAR_FINAL);
   mbarrier_wait(c.shared + BAR_FINAL, 0);
   if (KV_RECORD) output_store_wide<NT>(p, c, out);
@@ -740,17 +748,30 @@ DEV void output_role(const dw_params &p, const Cta &c, Loader &l) {
 }
 
 // ---- kernel ---------------------------------------------------------------------------------------------------
+DEV void loader_role(const dw_params &p, const Work &guess, Cta &c, Loader &l) {
+  if (SETMAXNREG) registers_dec<LOADER_REGISTERS>();
+  int early = 0;
+  if (EARLY_SLOTS) {
+    barrier_arrive(0, THREADS);                 // nobody waits for loaders
+    barrier_sync(NAMED_LOADERS, 32 * LOADERS);  // the mbarriers of the first slots are ready
+    early = loader_early(p, guess, c, l);
+    barrier_sync(NAMED_PLAN, 32 * (1 + LOADERS));  // all are, and what there is to do is known
+  } else {
+    barrier_sync(0, THREADS);
+  }
+  if (!early) {
+    bool guessed;
+    if (plan_read(c, guessed) == 0) return grid_dependency_wait();
+    loader_begin(p, c, guessed, l);
+  }
+  if (p.dependent) grid_dependency_wait();
+  loader_loop(p, c, l, early);
+}
+
 template <int NT>
 DEV void run_cta(const dw_params &p, const Cta &c, bool guessed, bool asked, Loader &l) {
   // The same in all lanes, which the compiler sees: without, it takes each role for a divergent branch (spills, code for lone lanes).
   const u32 warp = shuffle(warp_id(), 0);
-  if (!WIDE_OUTPUT && is_loader(warp)) {
-    if (SETMAXNREG) registers_dec<LOADER_REGISTERS>();
-    loader_begin(p, c, guessed, l);
-    if (p.dependent) grid_dependency_wait();
-    loader_loop(p, c, l);
-    return;
-  }
   if (WIDE_OUTPUT && is_loader(warp)) loader_begin(p, c, guessed, l);
   if (p.dependent) grid_dependency_wait();
   if (c.tiles.count == 0) cp_async_wait_all();  // nobody takes q, and results will be staged where it is on its way
@@ -782,11 +803,13 @@ extern "C" __global__ void __launch_bounds__(512, 1) dw_verify(const __grid_cons
   if (is_loader(warp)) loader_guess(p, guess, c, l);
   if (copies_query(warp) && asked) query_guess(p, guess, gridDim.x, blockIdx.x, c);
   init_barriers(c.shared);
+  if (!WIDE_OUTPUT && is_loader(warp)) return loader_role(p, guess, c, l);
   int nt = 0;
   bool guessed = false;
   if (ALL_PLAN || warp == PLANNING_WARP) nt = plan_find(p, guess, lengths, gridDim.x, blockIdx.x, c, guessed);
   if (!ALL_PLAN && warp == PLANNING_WARP) plan_write(c, nt, guessed);
   barrier_sync(0, THREADS);
+  if (EARLY_SLOTS && warp == PLANNING_WARP) barrier_arrive(NAMED_PLAN, 32 * (1 + LOADERS));
   if (!ALL_PLAN) nt = plan_read(c, guessed);
   if (nt == 0) {  // the kernel after the next relies on this one to have waited for the one before
     cp_async_wait_all();

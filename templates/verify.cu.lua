@@ -80,6 +80,7 @@ constexpr bool PARTIAL_F16 = ${bool(family ~= "split" and not record)};
 #include "split.cuh"
 @   else
 constexpr int N_TILES = ${n_tiles};
+constexpr bool COMBINE_FEW = ${bool(combine == "few")};
 @     if attention == "mla" then
 constexpr bool CP_ASYNC = ${bool(cp_async)};
 constexpr bool SETMAXNREG = ${bool(setmaxnreg)}, WIDE_OUTPUT = ${bool(n_tiles > 2 and not setmaxnreg)};

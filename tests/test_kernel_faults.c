@@ -47,12 +47,12 @@ static const fault faults[] = {
   {"cp_async_counts_warps", ROWSPLIT, "LOADERS * (CP_ASYNC ? 32 : 1)", "LOADERS"},
   {"cp_async_rope_as_a_whole", ROWSPLIT, "kv_apart(p) && chunk * 16 >= LATENT_BYTES", "false"},
   {"wrong_phase", ROLES, "{ mbarrier_wait(bars + at * 8, parity); }", "{ mbarrier_wait(bars + at * 8, parity ^ 1); }"},
-  {"no_cta_barrier", ROWSPLIT, "  barrier_sync(0, THREADS);\n", ""},
+  {"no_cta_barrier", ROWSPLIT, "  barrier_sync(0, THREADS);\n  if (EARLY_SLOTS", "  if (EARLY_SLOTS"},
   {"no_barrier_before_the_store", ROWSPLIT, "  mbarrier_wait(c.shared + BAR_FINAL, 0);\n", ""},
   {"no_barrier_between_poison_flags", SOFTMAX_TILE, "  barrier_sync(NAMED_POISON, SOFTMAX_WARPS * 32);\n", ""},
   {"poison_flags_without_turns", SOFTMAX_TILE, "  poison_turn ^= 8;\n", ""},
   {"poison_flags_by_tile", SOFTMAX_TILE, "  poison_turn ^= 8;\n", "  poison_turn = (tile & 1) * 8;\n"},
-  {"no_warp_sync_in_the_store", ROLES, "  sync_warp();\n  constexpr int LANES", "  constexpr int LANES"},
+  {"no_warp_sync_in_the_store", ROLES, "    sync_warp();\n    const int end", "    const int end"},
   {"no_fence_after_cleaning", SOFTMAX, "  if (!CP_ASYNC) fence_proxy_async();  // the slot's next load comes",
    "  // the slot's next load comes"},
   {"wrong_byte_count", ROWSPLIT, "mbarrier_arrive_expect(full, OWN_TOKENS * RECORD_BYTES)",
@@ -67,7 +67,12 @@ static const fault faults[] = {
    "  float max = MINUS_INF, sum = 0.f, out[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};\n  if (row >= r.rows()) return;\n"
    "  for (int s0 = 0;;) {\n    float lse"},
   // The start of a CTA.
-  {"plan_not_waited_for", ROWSPLIT, "  barrier_sync(0, THREADS);\n  if (!ALL_PLAN) nt", "  if (!ALL_PLAN) nt"},
+  {"plan_not_waited_for_by_loaders", ROWSPLIT, "    barrier_sync(NAMED_PLAN, 32 * (1 + LOADERS));  // all", "    // all"},
+  {"loaders_do_not_meet", ROWSPLIT, "    barrier_sync(NAMED_LOADERS, 32 * LOADERS);  // the", "    // the"},
+  {"first_slots_of_a_wrong_guess", ROLES, " || !guess_holds(p, guess, l.lengths, length)) return 0;", ") return 0;"},
+  {"first_slots_past_the_end", ROLES, "n < EARLY_SLOTS && slot_token(c.tiles, n) < length; n++)", "n < EARLY_SLOTS; n++)"},
+  {"first_slots_asked_for_twice", ROLES, "  Turn<SLOTS> ring{first};\n#pragma unroll 1\n  for (int n = first;",
+   "  Turn<SLOTS> ring;\n#pragma unroll 1\n  for (int n = 0;"},
   {"entries_of_the_guess", ROLES, "|| !guessed) loader_start", ") loader_start"},
   {"query_of_the_guess", ROWSPLIT, "query_begin(p, c, asked && guessed, warp)", "query_begin(p, c, asked, warp)"},
   {"query_copied_twice_at_once", ROWSPLIT, "    cp_async_wait_all();\n    query_copy", "    query_copy"},
@@ -109,7 +114,8 @@ static const fault faults[] = {
   {"no_safe_token", ROWSPLIT, "  if (token >= c.tiles.end) entry = l.safe_entry, token = tile_token(c, 0);\n", ""},
   {"table_by_row", REQUEST, "p.block_table + r.index * p.block_table_stride",
    "p.block_table + r.first_row * p.block_table_stride"},
-  {"rows_of_the_next_group_written", ROLES, "if (row < c.rows) stg_cg_v4", "stg_cg_v4"},
+  {"rows_of_the_next_group_written", ROLES, "(t0 + TOGETHER) * 8 < c.rows ? (t0 + TOGETHER) * 8 : c.rows;",
+   "(t0 + TOGETHER) * 8;"},
   // Masks.
   {"mask_off_by_one", REQUEST, "last >= 31 ? ~0u : (2u << last) - 1;", "last >= 31 ? ~0u : (1u << last) - 1;"},
   {"mask_one_too_many", REQUEST, "chain_bits(node - base)", "chain_bits(node - base + 1)"},
@@ -381,6 +387,7 @@ typedef struct trial {
 #define R1 "family=rowsplit,n_tiles=1,combine=few,combine_splits=2"
 #define R2 "family=rowsplit,n_tiles=2,combine=few,combine_splits=2"
 #define R3 "family=rowsplit,n_tiles=3,combine=few,combine_splits=8"
+#define T3 "family=rowsplit,n_tiles=3,setmaxnreg=1,combine=few,combine_splits=8,call=table"
 #define R5 "family=rowsplit,n_tiles=5,setmaxnreg=1,combine=few,combine_splits=2"
 #define RW2 "family=rowsplit,n_tiles=2,wide_tile=1,combine=few,combine_splits=2"
 #define RW "family=rowsplit,n_tiles=5,setmaxnreg=1,wide_tile=1,combine=few,combine_splits=2"
@@ -447,6 +454,9 @@ static const trial trials[] = {
   {SHAPE, R3, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
   {"mla:h=8,t=9,kv=e4m3", R5, {0}, {0}, CHAIN, 9, 0, ELSEWHERE | PREFIX_ONLY},
   {SHAPE, P9, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
+  // First slots asked for early: in vain, and of ranges of one to three tiles.
+  {SHAPE, T3, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
+  {SHAPE, T3, {120, 120, 120}, {0}, CHAIN, 36, 0, 0},
 };
 
 // Faults that a trial finds and no earlier one of its kind: for them it is tried first, the others after it. A wrong line costs time
@@ -481,6 +491,8 @@ static const char *const finds[DW__COUNT(trials)] = {
   [39] = "query_of_the_guess entries_of_the_guess",
   [40] = "query_overwritten_by_results",
   [41] = "pair_query_of_the_guess",
+  [42] = "first_slots_of_a_wrong_guess plan_not_waited_for_by_loaders",
+  [43] = "loaders_do_not_meet first_slots_past_the_end first_slots_asked_for_twice",
 };
 
 // The trial to begin with; -1: none in particular.
