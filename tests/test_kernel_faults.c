@@ -456,7 +456,7 @@ static const trial trials[] = {
   {SHAPE, P9, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
   // First slots asked for early: in vain, and of ranges of one to three tiles.
   {SHAPE, T3, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
-  {SHAPE, T3, {120, 120, 120}, {0}, CHAIN, 36, 0, 0},
+  {SHAPE, T3, {120, 120, 120}, {0}, CHAIN, 72, 0, 0},
 };
 
 // Faults that a trial finds and no earlier one of its kind: for them it is tried first, the others after it. A wrong line costs time
