@@ -78,7 +78,7 @@ static void add_combine(const dw_shape *shape, const dw_variant *variant, const 
                          .dependent = shape->target >= 90};
   k->grid[0] = (unsigned)dw__ceil_div(units, variant->combine == DW_COMBINE_MANY ? 128 : 128 * 8);
   const size_t needed = variant->combine == DW_COMBINE_MANY ? (8 * 132 + 192) * sizeof(float) : 0;
-  k->dynamic_shared = dw__rule_merge_shared(shape, bounds, k->grid[0], needed);
+  k->dynamic_shared = dw__rule_merge_shared(shape, variant, bounds, k->grid[0], needed);
 }
 
 dw_status dw__plan_make(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, dw__plan *plan,

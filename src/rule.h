@@ -20,8 +20,9 @@ bool dw__variant_fixed_ok(const dw_variant *variant, int split_tokens, dw_error 
 // bounds->sm_count must be set.
 dw_split dw__rule_split(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds);
 
-// Shared memory that a block of combine=few asks for, with `blocks` of them a request.
-size_t dw__rule_merge_shared(const dw_shape *shape, const dw_bounds *bounds, unsigned blocks, size_t needed);
+// Shared memory that a block of the merge asks for, with `blocks` of them a request: `needed`, or more to keep them apart.
+size_t dw__rule_merge_shared(const dw_shape *shape, const dw_variant *variant, const dw_bounds *bounds, unsigned blocks,
+                             size_t needed);
 
 // dw_feature values, or'ed.
 int dw__features(bool window, bool soft_cap, bool q_rope, bool kv_rope);

@@ -96,10 +96,11 @@ DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l, int first) {
 
 // Loaders find out themselves whether the guess holds, which is all they have to know, and ask for the first slots while another warp finds
 // what there is to know for the others. (Not while a kernel before this one may still write the KV, nor where more lengths would have to be
-// waited for.)
+// waited for, nor in a group that a call of fewer drafts than the shape's leaves without rows: its other warps end at once.)
 DEV int loader_early(const dw_params &p, const Work &guess, Cta &c, const Loader &l) {
   const int length = length_of(l.lengths, guess.request);
-  if (guess.request < 0 || p.dependent || p.batch > 32 || !guess_holds(p, guess, l.lengths, length)) return 0;
+  const bool rows = p.group_tiles || (int)blockIdx.x < p.group_more;
+  if (guess.request < 0 || !rows || p.dependent || p.batch > 32 || !guess_holds(p, guess, l.lengths, length)) return 0;
   c.tiles = Tiles{guess.range * TILE, guess.share.ranges * TILE, 0, length};
   Turn<SLOTS> ring;
   int n = 0;

@@ -79,7 +79,8 @@ constexpr int QUERY_STRIDE = QK * 2 + 16, QUERY_END = RESCALE;
 constexpr int QUERY = (QUERY_END - ROWS * QUERY_STRIDE) / 16 * 16;  // [row][elements that this CTA has], see query_copy
 constexpr int FIRST_QUERY_SLOT = (QUERY - RING) / SLOT_BYTES;       // from this one on the ring has to wait for that
 // Slots that are asked for before the CTA's work has been handed round: see loader_early.
-constexpr int EARLY_SLOTS = CALL_TABLE && !CHECKED && !WITH_WINDOW && !KV_E4M3 && !CP_ASYNC && !WIDE_OUTPUT ? (FIRST_QUERY_SLOT < 2 ? 1 : 2) : 0;
+constexpr int EARLY_SLOTS = CALL_TABLE && !CHECKED && !WITH_WINDOW && !KV_E4M3 && !CP_ASYNC && !WIDE_OUTPUT ? 2 : 0;
+static_assert(EARLY_SLOTS == 0 || (EARLY_SLOTS <= FIRST_QUERY_SLOT && SLOTS <= LOADERS), "before q, and with mbarriers of the loaders");
 // The warps that copy q: those that are no loaders, and later take nothing of it.
 constexpr int FIRST_COPY_WARP = WIDE_OUTPUT ? FIRST_SOFTMAX_WARP : FIRST_OUTPUT_WARP;
 constexpr int COPY_WARPS = WIDE_OUTPUT ? SOFTMAX_WARPS : OUTPUT_WARPS + SOFTMAX_WARPS;

@@ -70,6 +70,7 @@ static const fault faults[] = {
   {"plan_not_waited_for_by_loaders", ROWSPLIT, "    barrier_sync(NAMED_PLAN, 32 * (1 + LOADERS));  // all", "    // all"},
   {"loaders_do_not_meet", ROWSPLIT, "    barrier_sync(NAMED_LOADERS, 32 * LOADERS);  // the", "    // the"},
   {"first_slots_of_a_wrong_guess", ROLES, " || !guess_holds(p, guess, l.lengths, length)) return 0;", ") return 0;"},
+  {"first_slots_of_no_rows", ROLES, "guess.request < 0 || !rows ||", "guess.request < 0 ||"},
   {"first_slots_past_the_end", ROLES, "n < EARLY_SLOTS && slot_token(c.tiles, n) < length; n++)", "n < EARLY_SLOTS; n++)"},
   {"first_slots_asked_for_twice", ROLES, "  Turn<SLOTS> ring{first};\n#pragma unroll 1\n  for (int n = first;",
    "  Turn<SLOTS> ring;\n#pragma unroll 1\n  for (int n = 0;"},
@@ -373,7 +374,8 @@ enum {
   PARTS = 256,
   ELSEWHERE = 512,
   NARROW = 1024,
-  INFINITE = 2048
+  INFINITE = 2048,
+  ONE_ROW = 4096  // of each request, where the shape has more
 };
 
 typedef struct trial {
@@ -457,6 +459,7 @@ static const trial trials[] = {
   // First slots asked for early: in vain, and of ranges of one to three tiles.
   {SHAPE, T3, {900, 37, 64}, {0}, CHAIN, 36, 0, 0},
   {SHAPE, T3, {120, 120, 120}, {0}, CHAIN, 72, 0, 0},
+  {SHAPE, T3, {300, 300, 300}, {0}, CHAIN, 9, 0, ONE_ROW},
 };
 
 // Faults that a trial finds and no earlier one of its kind: for them it is tried first, the others after it. A wrong line costs time
@@ -493,6 +496,7 @@ static const char *const finds[DW__COUNT(trials)] = {
   [41] = "pair_query_of_the_guess",
   [42] = "first_slots_of_a_wrong_guess plan_not_waited_for_by_loaders",
   [43] = "loaders_do_not_meet first_slots_past_the_end first_slots_asked_for_twice",
+  [44] = "first_slots_of_no_rows",
 };
 
 // The trial to begin with; -1: none in particular.
@@ -547,6 +551,7 @@ static void hide_poison(dw__problem *problem) {
 static dw__problem *trial_problem(const trial *t, far_pool *far) {
   dw_shape shape = kt_shape(t->shape);
   dw__problem_spec spec = kt_spec(&shape, 3, t->prefix, t->rows[0] ? t->rows : NULL);
+  if (t->special & ONE_ROW) spec.width = 1;
   spec.mask_kind = t->mask;
   spec.addressing = t->addressing;
   spec.lengths_include_drafts = !(t->special & PREFIX_ONLY);

@@ -796,7 +796,7 @@ static void check_plan(const dw_shape *s, const dw_variant *v, const dw_bounds *
          limit = s->limits == 120 || s->target / 10 == 12 || s->target < 90 ? 101376 : 232448;
   const dw__plan_kernel *main_kernel = &plan->kernels[0], *combine = &plan->kernels[1];
   if (s->target == 80 && !s->limits) limit = 166912;
-  assert_true(main_kernel->dynamic_shared <= limit);
+  assert_true(main_kernel->dynamic_shared <= limit && combine->dynamic_shared <= limit);
   assert_int_equal(main_kernel->dynamic_shared, dw_shared_bytes(s, v));
   assert_int_equal(plan->count, 2);
   assert_true(plan->groups >= 1 && plan->ranges >= 1);
