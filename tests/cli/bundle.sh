@@ -1,4 +1,4 @@
-# label: quick nvrtc
+# label: quick nvrtc release-only
 # A bundle of two kernels and the companions: the same bytes from another folder and cache, and from its shards; what the actions
 # say of it, sound and damaged. (Sizes and keys differ between compilers.)
 steady() { sed -E -e 's/\b[0-9]+ (bytes|MiB)/N \1/g' -e 's/^(bytes +)[0-9]+$/\1N/' -e 's/\b[0-9a-f]{12}\b/KEY12/g' -e 's/^KEY12 +[0-9]+ /KEY12  N /' \
