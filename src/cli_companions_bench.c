@@ -53,7 +53,7 @@ typedef struct contest {
   dw_args pack;
   uint32_t *bits;
   int64_t part, part_lse, result;  // elements from call to call
-  // Compaction: the rows to move, as addresses from and to, and where each call's begin.
+  // Compaction: the rows to move, as addresses from and to, and where each call's begin, in rows of one layer.
   void *rows;
   long row_starts[CALLS_MAX + 1];
   dw__graph *graphs[COPY_ROWS + 1];  // of the call, and of what it is held against
@@ -192,7 +192,6 @@ static dw_status put_rows(bench *b, contest *c, const batch_data *d, int layers,
           *at++ = (uint64_t)(uintptr_t)(pool + layer * plane + d->moves[i][end] * (int64_t)1152);
   dw_status status = put(b, list, (size_t)(moved * layers) * 2 * sizeof *list, &c->rows, error);
   free(list);
-  for (int call = 0; call <= c->calls; call++) c->row_starts[call] *= layers;
   return status;
 }
 
@@ -434,8 +433,9 @@ static dw_status capture(const bench *b, contest *c, dw_error *error) {
 static dw_tool_peak_params copy_params(const contest *c, int n, char *from, char *to) {
   int64_t bytes = (int64_t)c->bytes / 16 * 16;
   if (to) return (dw_tool_peak_params){.data = from + n * bytes, .to = to + n * bytes, .bytes = bytes};
+  const long layers = c->compact.planes[0].count, start = c->row_starts[n] * layers;
   return (dw_tool_peak_params){
-    .data = (uint64_t *)c->rows + 2 * c->row_starts[n], .steps = c->row_starts[n + 1] - c->row_starts[n], .bytes = 1152};
+    .data = (uint64_t *)c->rows + 2 * start, .steps = c->row_starts[n + 1] * layers - start, .bytes = 1152};
 }
 
 static dw_status capture_copy(const bench *b, const contest *c, unsigned blocks, char *from, char *to, dw__graph **graph,

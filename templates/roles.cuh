@@ -99,7 +99,8 @@ DEV void loader_loop(const dw_params &p, const Cta &c, Loader &l, int first) {
 // waited for, nor in a group that a call of fewer drafts than the shape's leaves without rows: its other warps end at once.)
 DEV int loader_early(const dw_params &p, const Work &guess, Cta &c, const Loader &l) {
   const int length = length_of(l.lengths, guess.request);
-  const bool rows = p.group_tiles || (int)blockIdx.x < p.group_more;
+  int first_tile;
+  const bool rows = group_tiles(p, p.width * HEADS, gridDim.x, blockIdx.x, &first_tile) > 0;
   if (guess.request < 0 || !rows || p.dependent || p.batch > 32 || !guess_holds(p, guess, l.lengths, length)) return 0;
   c.tiles = Tiles{guess.range * TILE, guess.share.ranges * TILE, 0, length};
   Turn<SLOTS> ring;
