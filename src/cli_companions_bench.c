@@ -1,5 +1,6 @@
 // draftwood bench --companions: what compaction, moves, merges and the packing of masks take on this machine's GPU, each beside a
-// plain copy kernel that moves the same bytes in the same run. Graph replays in turns; the L2 holds none of what a call touches.
+// plain copy kernel that moves as many bytes in the same run, compaction also beside one of the same rows. Graph replays in turns; the L2
+// holds none of what a call touches, but for masks whose rows say so.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -538,7 +539,7 @@ static void tell(bench *b, contest *c) {
   json_decref(row);
   if (b->want->json) return;
   char bar[32] = "-";
-  const double held_against = c->rows ? rows_us : copy_us;  // a copy of the same bytes
+  const double held_against = c->rows ? rows_us : copy_us;
   if (c->bar > 0) snprintf(bar, sizeof bar, "%.2f %s", c->bar, us[0] <= c->bar * held_against ? "met" : "missed");
   if (c->bar_us > 0) snprintf(bar, sizeof bar, "%.2f us %s", c->bar_us, us[0] < c->bar_us ? "met" : "missed");
   char rows[32] = "        -      -";
